@@ -1,0 +1,103 @@
+"""``incastfree load``: writes one NIC's rates."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from controller.cli.options import add_demand_options, whole_number
+from controller.demand import load_demand
+from controller.errors import InputError
+from controller.nic.ebpf import Address, EbpfNic, line_rate_bps
+from controller.nic.rate_table import RATE_ONE
+from controller.schedule import rate
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HELP: Final = "compute this rank's rates and write them to its NIC"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See HELP."""
+    add_demand_options(parser)
+    parser.add_argument("--nic", default="ebpf", choices=("ebpf",), help="kind of NIC (default: ebpf)")
+    parser.add_argument("--dev", required=True, metavar="IFACE", help="interface to pace")
+    parser.add_argument("--rank", required=True, type=whole_number, help="row of the matrix that this host sends")
+    parser.add_argument("--peers", required=True, type=Path, metavar="TOML", help='lines such as 0 = "10.0.0.1"')
+    parser.add_argument("--link-gbps", type=float, help="line rate of every NIC (default: what the interface says)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Loads the pacer if it is not there, then writes peers and rates."""
+    if arguments.link_gbps is not None and not 0 < arguments.link_gbps <= 100_000:
+        raise InputError(f"--link-gbps {arguments.link_gbps:g}: give a speed above 0, up to 100000 Gb/s")
+    if arguments.mtu_bytes < 128 or arguments.gpus_per_server < 1:
+        raise InputError("--mtu-bytes must be at least 128, --gpus-per-server at least 1")
+    demand = load_demand(
+        arguments.file,
+        unit=arguments.unit,
+        token_bytes=arguments.token_bytes,
+        mtu_bytes=arguments.mtu_bytes,
+        hosts_per_server=arguments.gpus_per_server,
+    )
+    if arguments.rank >= demand.hosts:
+        raise InputError(f"--rank {arguments.rank}: {arguments.file} has ranks 0 to {demand.hosts - 1}")
+    row = demand.wire_bytes[arguments.rank]
+    peers = read_peers(arguments.peers, demand.hosts)
+    missing = [rank for rank in np.flatnonzero(row).tolist() if rank not in peers]
+    if missing:
+        raise InputError(f"{arguments.peers}: rank {missing[0]} has no address, but rank {arguments.rank} sends to it")
+    if arguments.link_gbps is None:
+        line_rate = line_rate_bps(arguments.dev)
+    else:
+        line_rate = Fraction(str(arguments.link_gbps)) * 10**9
+    speeds = [line_rate] * demand.hosts
+    time_s = demand.bottleneck(speeds).time_s
+    steps = np.zeros(demand.hosts, dtype=np.uint32)
+    if time_s:
+        stretched_s = time_s / rate.slack(demand.hosts, speeds)
+        steps = rate.rate_steps(row[None, :], stretched_s, [line_rate])[0]
+    nic = EbpfNic.load(arguments.dev, line_rate)
+    nic.write_peers({rank: address for rank, address in peers.items() if rank != arguments.rank})
+    nic.write_rates(steps.astype("<u4").tobytes())
+    generation, _ = nic.read_rates()
+    nic.close()
+    share = float(steps.sum(dtype=np.float64)) / RATE_ONE
+    print(
+        f"{arguments.dev}: {np.count_nonzero(steps)} rates written, {100 * share:.3f} % of "
+        f"{float(line_rate) / 1e9:g} Gb/s together, generation {generation}"
+    )
+    return 0
+
+
+def read_peers(path: Path, hosts: int) -> dict[int, Address]:
+    """Rank to address. Raises InputError that names the line's key."""
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: check the path") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} is not TOML ({error}): give lines such as 0 = \"10.0.0.1\"") from None
+    peers: dict[int, Address] = {}
+    for key, value in table.get("peers", table).items():
+        if not key.isdecimal() or int(key) >= hosts:
+            raise InputError(f"{path}: {key!r} is not a rank: ranks are 0 to {hosts - 1}")
+        try:
+            address = ipaddress.ip_address(value)
+        except ValueError:
+            raise InputError(f"{path}: rank {key}: {value!r} is not an IP address") from None
+        if address in peers.values():
+            raise InputError(f"{path}: rank {key}: {value} is the address of another rank already")
+        peers[int(key)] = address
+    return peers

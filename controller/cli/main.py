@@ -1,0 +1,72 @@
+"""Finds the verbs, parses the command line, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn, Protocol, cast
+
+from controller import __version__
+from controller.errors import CannotRunError, InputError
+
+__all__ = ["Verb", "main"]
+
+ENTRY_POINTS: Final = "incastfree.verbs"
+INTERRUPTED: Final = 130
+
+
+class Verb(Protocol):
+    """A module with these names is a verb."""
+
+    HELP: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Options of the verb."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Does it; returns the exit code."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse prints the whole usage with an error; here an error is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """0: done; 1: cannot run here, or a run failed; 2: bad input; 130: interrupted."""
+    parser = _Parser(prog="incastfree", description="Rate-based MoE all-to-all: rates for NICs, and the testbed.")
+    parser.add_argument("--version", action="version", version=f"incastfree {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    modules: dict[str, Any] = {}
+    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        module = cast(Verb, point.load())
+        modules[point.name] = module
+        module.add_arguments(verbs.add_parser(point.name, help=module.HELP, description=module.HELP))
+    arguments = parser.parse_args(words)
+    try:
+        return int(modules[arguments.verb].run(arguments))
+    except InputError as error:
+        return _fail(error, 2)
+    except CannotRunError as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted; results of finished schedules are kept", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has gone: nothing more to say, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _fail(reason: object, code: int) -> int:
+    print(f"incastfree: {' '.join(str(reason).split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""CSV: one line a row, values separated by commas, an optional header line of names."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.errors import InputError
+
+__all__ = ["parse"]
+
+
+def parse(path: Path, content: bytes) -> NDArray[np.generic]:
+    """Integers stay exact, whatever their size below 2^63; one float makes all floats."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is neither CSV text nor NPY: give a matrix as one of them") from None
+    if "\0" in text:
+        raise InputError(f"{path} is neither CSV text nor NPY: give a matrix as one of them")
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise InputError(f"{path} is empty: give one line a row, values separated by commas")
+    rows = [(number, line.rstrip(",").split(",")) for number, line in lines]
+    if _is_header(rows):
+        rows = rows[1:]
+    width = len(rows[0][1])
+    values: list[list[int | float]] = []
+    for number, cells in rows:
+        if len(cells) != width:
+            raise InputError(
+                f"{path}: row {number} has {len(cells)} values, row {rows[0][0]} has {width}: rows must be equally long"
+            )
+        values.append([_number(path, number, column, cell) for column, cell in enumerate(cells, 1)])
+    if any(isinstance(value, float) for row in values for value in row):
+        return np.array(values, dtype=np.float64)
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        raise InputError(f"{path}: a value is above 2^63: give smaller amounts") from None
+
+
+def _is_header(rows: list[tuple[int, list[str]]]) -> bool:
+    """A clear one: nothing in the first line is a number, and there are lines after it."""
+    return len(rows) > 1 and not any(_looks_numeric(cell) for cell in rows[0][1])
+
+
+def _looks_numeric(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return not cell.strip()
+    return True
+
+
+def _number(path: Path, row: int, column: int, cell: str) -> int | float:
+    cell = cell.strip()
+    try:
+        return int(cell)
+    except ValueError:
+        pass
+    try:
+        value = float(cell)
+    except ValueError:
+        shown = cell if len(cell) <= 20 else cell[:20] + "..."
+        what = f"{shown!r} is not a number" if cell else "is empty"
+        raise InputError(f"{path}: row {row}, column {column} {what}: give 0 where nothing is sent") from None
+    if not math.isfinite(value):
+        raise InputError(f"{path}: row {row}, column {column} is {cell}, not a finite number: give 0 or an amount")
+    return value

@@ -1,0 +1,236 @@
+"""The ebpf backend: paces any Linux interface with a tc program, sch_fq behind it.
+
+What is loaded stays when the process ends: the program on the interface's egress hook, its maps pinned below
+/sys/fs/bpf/incastfree/IFACE, and in /run/incastfree a note of what unload has to put back.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from socket import if_nametoindex
+from typing import Final
+
+from controller.errors import CannotRunError, InputError
+from controller.nic import Capabilities
+from controller.nic.libbpf import BpfMap, BpfObject, get_pinned_map
+from controller.nic.rate_table import RATE_ONE, RATE_SLOTS, TABLE_BYTES, RateTable
+from controller.nic.rtnetlink import NetlinkError, RtNetlink
+
+__all__ = ["OBJECT", "EbpfNic", "line_rate_bps", "loaded_interfaces", "pack_address", "pin_folder", "unload", "unpack_address"]
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+OBJECT: Final = Path(__file__).with_name("objects") / "pacer.bpf.o"
+PROGRAM: Final = "incastfree"
+_BPF_FS: Final = Path("/sys/fs/bpf")
+_NOTES: Final = Path("/run/incastfree")
+_MAPS: Final = ("rate_tables", "peers", "edt_flows")
+_DEFAULT_QDISCS: Final = ("", "noqueue", "pfifo_fast", "fq_codel", "mq", "fq")
+ADDRESS_BYTES: Final = 16
+
+
+def pin_folder(interface: str) -> Path:
+    """Where the maps of an interface are pinned."""
+    return _BPF_FS / "incastfree" / interface
+
+
+def loaded_interfaces() -> list[str]:
+    """Interfaces whose rates are pinned. Raises CannotRunError without the right to look."""
+    try:
+        return sorted(path.name for path in pin_folder("").iterdir())
+    except FileNotFoundError:
+        return []
+    except PermissionError:
+        raise CannotRunError("what is loaded can be seen by root only: run as root") from None
+
+
+def line_rate_bps(interface: str) -> Fraction:
+    """What the driver says. Raises InputError where it says nothing, as virtual interfaces do."""
+    _index_of(interface)
+    try:
+        speed = int(Path(f"/sys/class/net/{interface}/speed").read_text())
+    except (OSError, ValueError):
+        speed = -1
+    if speed <= 0:
+        raise InputError(f"{interface} does not say its speed: give it with --link-gbps")
+    return Fraction(speed) * 10**6
+
+
+def pack_address(address: Address) -> bytes:
+    """16 bytes: IPv6, or IPv4 mapped into it."""
+    return address.packed if address.version == 6 else b"\0" * 10 + b"\xff\xff" + address.packed
+
+
+def unpack_address(packed: bytes) -> Address:
+    """The reverse of pack_address."""
+    address = ipaddress.IPv6Address(packed)
+    return address.ipv4_mapped or address
+
+
+def _index_of(interface: str) -> int:
+    try:
+        return if_nametoindex(interface)
+    except OSError:
+        raise InputError(f"--dev {interface}: there is no such interface; see ip link") from None
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """What was there before load."""
+
+    root_qdisc: str
+    clsact: bool
+
+
+class EbpfNic:
+    """One interface of this host that paces. Implements controller.nic.Nic."""
+
+    def __init__(self, interface: str, table: BpfMap, peers: BpfMap) -> None:
+        """Use load or attach."""
+        self.interface = interface
+        self._peers = peers
+        self._memory = table.map_memory()
+        self._table = RateTable(self._memory)
+        self._fds = (table.fd, peers.fd)
+
+    @classmethod
+    def attach(cls, interface: str) -> EbpfNic:
+        """An interface that was loaded before. Raises CannotRunError if it was not, or without the right."""
+        _index_of(interface)
+        folder = pin_folder(interface)
+        try:
+            table = get_pinned_map(folder / "rate_tables", TABLE_BYTES, 1)
+            peers = get_pinned_map(folder / "peers", 4, RATE_SLOTS)
+        except FileNotFoundError:
+            raise CannotRunError(f"{interface} has no rates loaded: run incastfree load first") from None
+        except PermissionError:
+            raise CannotRunError(f"the rates of {interface} can be read by root only: run as root") from None
+        return cls(interface, table, peers)
+
+    @classmethod
+    def load(cls, interface: str, line_rate: Fraction) -> EbpfNic:
+        """Puts the pacer on an interface, or takes over the one that is there.
+
+        Raises InputError for an unknown interface and CannotRunError, with nothing changed, where the kernel
+        or another program is in the way.
+        """
+        index = _index_of(interface)
+        if os.geteuid() != 0:
+            raise CannotRunError("loading a NIC needs root: run with sudo")
+        if not os.path.ismount(_BPF_FS):
+            raise CannotRunError(f"{_BPF_FS} is not mounted: mount -t bpf bpf {_BPF_FS}")
+        if (pin_folder(interface) / "rate_tables").exists():
+            return cls.attach(interface)
+        with RtNetlink() as netlink:
+            notes = _Notes(netlink.root_qdisc(index), netlink.has_clsact(index))
+            foreign = netlink.egress_programs(index) if notes.clsact else []
+        if foreign:
+            raise CannotRunError(
+                f"{interface} has programs on its egress hook already ({', '.join(foreign)}): remove them first"
+            )
+        if notes.root_qdisc not in _DEFAULT_QDISCS:
+            raise CannotRunError(
+                f"{interface} has the qdisc {notes.root_qdisc}, which pacing would replace by fq: "
+                f"remove it first (tc qdisc del dev {interface} root)"
+            )
+        program = BpfObject(OBJECT)
+        program.set_constant("byte_ns", struct.pack("<Q", round(Fraction(8 * 10**9) / line_rate * 2**32)))
+        program.load()
+        try:
+            _install(interface, index, program, notes)
+        except (OSError, CannotRunError):
+            _uninstall(interface, index, notes)
+            raise
+        finally:
+            program.close()
+        return cls.attach(interface)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """2^32 steps, one slot a peer."""
+        return Capabilities(steps=RATE_ONE, slots=RATE_SLOTS)
+
+    def write_peers(self, peers: Mapping[int, Address]) -> None:
+        """Which address is the flow of which slot."""
+        for slot, address in peers.items():
+            self._peers.update(pack_address(address), struct.pack("<I", slot))
+
+    def write_rates(self, steps: bytes) -> None:
+        """All at once."""
+        self._table.write(steps)
+
+    def read_rates(self) -> tuple[int, bytes]:
+        """(generation, little-endian uint32 a slot)."""
+        return self._table.read()
+
+    def close(self) -> None:
+        """The interface goes on pacing."""
+        for fd in self._fds:
+            os.close(fd)
+
+
+def unload(interface: str) -> None:
+    """Takes the pacer off and puts back what was there. Raises CannotRunError if it was not loaded."""
+    index = _index_of(interface)
+    if os.geteuid() != 0:
+        raise CannotRunError("unloading a NIC needs root: run with sudo")
+    if not pin_folder(interface).is_dir():
+        raise CannotRunError(f"{interface} has no rates loaded: nothing to unload")
+    try:
+        notes = _Notes(**json.loads((_NOTES / f"{interface}.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        notes = _Notes("", clsact=False)
+    _uninstall(interface, index, notes)
+
+
+def _install(interface: str, index: int, program: BpfObject, notes: _Notes) -> None:
+    folder = pin_folder(interface)
+    folder.mkdir(parents=True, exist_ok=True)
+    _NOTES.mkdir(parents=True, exist_ok=True)
+    (_NOTES / f"{interface}.json").write_text(json.dumps(notes.__dict__))
+    for name in _MAPS:
+        program.pin_map(name, folder / name)
+    try:
+        with RtNetlink() as netlink:
+            if notes.root_qdisc != "fq":
+                netlink.set_fq(index)
+            if not notes.clsact:
+                netlink.add_clsact(index)
+            netlink.flush()
+            netlink.attach(index, program.program_fd("pacer_egress"), PROGRAM, egress=True)
+    except NetlinkError as error:
+        missing = {"fq": "CONFIG_NET_SCH_FQ", "clsact": "CONFIG_NET_SCH_INGRESS", "program": "CONFIG_NET_CLS_BPF"}
+        part = next((part for part in missing if part in str(error)), "program")
+        hint = f": this kernel lacks {missing[part]}" if error.errno in (errno.ENOENT, errno.EOPNOTSUPP) else ""
+        raise CannotRunError(f"{interface} cannot be paced: {error.strerror}{hint}") from None
+
+
+def _uninstall(interface: str, index: int, notes: _Notes) -> None:
+    """As far as it goes: what is not there any more is none of our concern."""
+    steps = []
+    with RtNetlink() as netlink:
+        if not notes.clsact:
+            steps.append(netlink.delete_clsact)
+        else:
+            steps.append(netlink.detach_egress)
+        if notes.root_qdisc != "fq":
+            steps.append(netlink.delete_root_qdisc)
+        for step in steps:
+            try:
+                step(index)
+                netlink.flush()
+            except NetlinkError:
+                continue
+    for name in _MAPS:
+        (pin_folder(interface) / name).unlink(missing_ok=True)
+    if pin_folder(interface).is_dir():
+        pin_folder(interface).rmdir()
+    (_NOTES / f"{interface}.json").unlink(missing_ok=True)

@@ -1,0 +1,68 @@
+"""Reads the pinned state of a live NIC through bcc (Debian's python3-bpfcc), without its compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from controller.errors import CannotRunError
+from controller.nic.ebpf import ADDRESS_BYTES, Address, pin_folder, unpack_address
+from controller.nic.rate_table import RATE_SLOTS
+
+__all__ = ["FlowState", "read_flows"]
+
+_EDT_FLOW = struct.Struct("<QII")
+
+
+@dataclass(frozen=True)
+class FlowState:
+    """One paced flow."""
+
+    slot: int
+    address: Address
+    packets: int
+    """Sent since the NIC was loaded."""
+
+
+def read_flows(interface: str) -> list[FlowState]:
+    """The peers of an interface in the order of their slots."""
+    try:
+        from bcc.libbcc import lib
+    except ImportError:
+        raise CannotRunError(
+            "counters are read through bcc, which is missing: apt-get install python3-bpfcc, "
+            "and use a virtual environment with system packages"
+        ) from None
+    peers = _read(lib, interface, "peers", ADDRESS_BYTES, 4, RATE_SLOTS)
+    flows = _read(lib, interface, "edt_flows", 4, _EDT_FLOW.size, RATE_SLOTS)
+    packets = {struct.unpack("<I", key)[0]: _EDT_FLOW.unpack(value)[2] for key, value in flows}
+    found = [
+        FlowState(slot, unpack_address(key), packets.get(slot, 0))
+        for key, value in peers
+        for slot in struct.unpack("<I", value)
+    ]
+    return sorted(found, key=lambda flow: flow.slot)
+
+
+def _read(lib: Any, interface: str, name: str, key_bytes: int, value_bytes: int, entries: int) -> list[tuple[bytes, bytes]]:
+    """All elements of a pinned map in one batch."""
+    path = pin_folder(interface) / name
+    fd = lib.bpf_obj_get(os.fsencode(path))
+    if fd < 0:
+        raise CannotRunError(f"{path} cannot be opened: {os.strerror(ctypes.get_errno())}; run as root")
+    try:
+        keys = ctypes.create_string_buffer(key_bytes * entries)
+        values = ctypes.create_string_buffer(value_bytes * entries)
+        count = ctypes.c_uint32(entries)
+        batch = ctypes.create_string_buffer(max(8, key_bytes))
+        # ENOENT says that the end was reached: what was read until then counts.
+        lib.bpf_lookup_batch(fd, None, batch, keys, values, ctypes.byref(count))
+        return [
+            (keys.raw[i * key_bytes : (i + 1) * key_bytes], values.raw[i * value_bytes : (i + 1) * value_bytes])
+            for i in range(count.value)
+        ]
+    finally:
+        os.close(fd)

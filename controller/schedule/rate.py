@@ -1,0 +1,58 @@
+"""Rate-based scheduling: sender i paces its flow to j at R_ij = D_ij / M of the line rate (paper, eq. 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.demand import Demand
+from controller.errors import InputError
+from controller.nic.rate_table import RATE_ONE
+from controller.schedule.plan import Discipline, Plan
+
+__all__ = ["plan", "rate_steps", "slack", "step_share"]
+
+
+def slack(hosts: int, speeds_bps: Sequence[Fraction], one: int = RATE_ONE) -> Fraction:
+    """lambda: what R is scaled by, so that rounding every rate up still oversubscribes no port.
+
+    N flows at a port are each rounded up by less than one step of their sender's speed, so that they can
+    exceed their share by N s_max / Q of a port whose speed is at least s_min; one flow more covers the
+    rounding of the arithmetic. Raises InputError where the steps are too coarse for the speeds.
+    """
+    share = 1 - Fraction(hosts + 1) * max(speeds_bps) / (one * min(speeds_bps))
+    if share <= 0:
+        raise InputError(
+            f"{hosts} hosts at {float(min(speeds_bps)):g} to {float(max(speeds_bps)):g} bit/s need more than "
+            f"{one} steps of the line rate: use fewer hosts, or speeds closer to each other"
+        )
+    return share
+
+
+def rate_steps(
+    wire_bytes: NDArray[np.int64], time_s: Fraction, speeds_bps: Sequence[Fraction], one: int = RATE_ONE
+) -> NDArray[np.uint32]:
+    """R of one or more senders, in steps: ``one`` steps are the sender's whole line rate.
+
+    ``wire_bytes`` has one row a sender, ``speeds_bps`` the speed of each of these; ``time_s`` is T*, already
+    divided by lambda. R_ij = D_ij / (T* s_i) is rounded up: no demand gets rate 0, none ends late.
+    """
+    per_byte = np.array([float(8 * one / (time_s * speed)) for speed in speeds_bps])
+    return np.ceil(wire_bytes * per_byte[:, None]).astype(np.uint32)
+
+
+def plan(demand: Demand, speeds_bps: Sequence[Fraction]) -> Plan:
+    """The rates of all senders: the slowest flow ends within T* / lambda, and no port exceeds its speed."""
+    time_s = demand.bottleneck(speeds_bps).time_s
+    if not time_s:
+        return Plan(Discipline.PACED, np.zeros(demand.wire_bytes.shape, dtype=np.uint32))
+    stretched_s = time_s / slack(demand.hosts, speeds_bps)
+    return Plan(Discipline.PACED, rate_steps(demand.wire_bytes, stretched_s, speeds_bps))
+
+
+def step_share(steps: NDArray[np.uint32], one: int = RATE_ONE) -> NDArray[np.float64]:
+    """Rates as fractions of the line rate, for people to read."""
+    return steps / np.float64(one)
