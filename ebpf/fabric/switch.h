@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* A switch: where a packet comes in, the output port is picked and its queue charged; sch_fq there holds it.
+ *
+ * Nothing here knows of leaves, spines or tiers: routes are tables that Python computes from the topology.
+ */
+#ifndef INCASTFREE_FABRIC_SWITCH_H
+#define INCASTFREE_FABRIC_SWITCH_H
+
+#include "port.h"
+
+/* 32-bit finaliser with low bias ("lowbias32", Chris Wellons, Prospecting for Hash Functions, 2018). */
+static __always_inline __u32 mix32(__u32 x)
+{
+	x ^= x >> 16;
+	x *= 0x7feb352d;
+	x ^= x >> 15;
+	x *= 0x846ca68b;
+	x ^= x >> 16;
+	return x;
+}
+
+/* Equal-cost multipath: which of `ways` members the five-tuple takes at this switch. The salt differs from
+ * switch to switch and from seed to seed, so that tiers do not polarise. The multipliers are odd numbers with
+ * well-mixed bits (the primes of xxHash32).
+ */
+static __always_inline __u32 ecmp_member(__u32 salt, const struct packet *packet, __u32 ways)
+{
+	__u32 hash = mix32(salt + packet->source * 0x9e3779b1 + packet->destination * 0x85ebca77 +
+			   packet->ports * 0xc2b2ae3d);
+
+	return ((__u64)hash * ways) >> 32;
+}
+
+SEC("tc")
+int switch_ingress(struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex - PORT_IFINDEX_BASE;
+	struct packet packet;
+	__u32 route, ways, out;
+	__u64 until_ns;
+
+	if (index >= MAX_PORTS)
+		return TC_ACT_SHOT;
+	if (!packet_parse(skb, &packet))
+		goto foreign;
+	route = routes[(ports[index].routes + packet.destination) & (MAX_ROUTES - 1)];
+	ways = route >> ROUTE_WAYS_SHIFT;
+	out = route & ROUTE_INDEX_MASK;
+	if (ways > 1)
+		out = members[(out + ecmp_member(ports[index].salt, &packet, ways)) & (MAX_MEMBERS - 1)];
+	else if (!ways)
+		goto foreign;
+	if (out >= MAX_PORTS)
+		goto foreign;
+	until_ns = port_accept(out, &ports[out], &packet, bpf_ktime_get_ns());
+	if (!until_ns)
+		return TC_ACT_SHOT;
+	/* A redirect clears skb->tstamp: the egress hook of the output port sets it from here. */
+	skb->cb[0] = (__u32)until_ns;
+	skb->cb[1] = (__u32)(until_ns >> 32);
+	return bpf_redirect(PORT_IFINDEX_BASE + out, 0);
+
+foreign:
+	ports[index].foreign++;
+	return TC_ACT_SHOT;
+}
+
+/* Nothing but switch_ingress sends through a switch port: it has no address, and ARP and IPv6 are off. */
+SEC("tc")
+int switch_egress(struct __sk_buff *skb)
+{
+	return port_hold(skb, (__u64)skb->cb[1] << 32 | skb->cb[0]);
+}
+
+#endif

@@ -1,0 +1,1 @@
+"""What plays the cluster: topology, fabric, engine, stages, measurement, reports."""

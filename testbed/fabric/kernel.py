@@ -1,0 +1,158 @@
+"""The in-kernel fabric: loads the eBPF object, fills its tables from the wiring, attaches it to all ports."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+from controller.errors import CannotRunError
+from controller.nic.libbpf import BpfObject, Hook, attach_program
+from controller.nic.rate_table import RateTable
+from controller.nic.rtnetlink import RtNetlink
+from testbed.net import HOST_MAC, PORT_IFINDEX_BASE, FabricNet, in_namespace
+from testbed.topology import Wiring
+
+__all__ = ["INJECT_IFINDEX", "KernelFabric"]
+
+OBJECT: Final = Path(__file__).with_name("objects") / "fabric.bpf.o"
+INJECT_IFINDEX: Final = 990
+_INJECT_PEER_IFINDEX: Final = 991
+_MAX_PORTS: Final = 8192
+_MAX_ROUTES: Final = 1 << 19
+_MAX_MEMBERS: Final = 1 << 16
+_ROUTE_WAYS_SHIFT: Final = 20
+_BYTE_NS_ONE: Final = 1 << 32
+_PORT: Final = struct.Struct("<QQQIIIIQQQ")
+_WORD: Final = struct.Struct("<I")
+_RECEIVE_BYTES: Final = 32
+_RECORD_BYTES: Final = 32
+_HEAD_BYTES: Final = 24
+
+
+class KernelFabric:
+    """The fabric of one network, in this process's network namespace. Times are dilated."""
+
+    def __init__(
+        self, net: FabricNet, wiring: Wiring, *, dilation: Fraction, path_salt: int, queue_bytes: int, tracing: bool
+    ) -> None:
+        groups = [port for route in _groups(wiring) for port in route]
+        if len(wiring.switches) * len(wiring.hosts) > _MAX_ROUTES or len(groups) > _MAX_MEMBERS:
+            raise CannotRunError("the topology has too many routes for the kernel fabric: use fewer hosts or switches")
+        if len(wiring.ports) > _MAX_PORTS:
+            raise CannotRunError(
+                f"the topology has {len(wiring.ports)} ports, the kernel fabric at most {_MAX_PORTS}: use fewer hosts"
+            )
+        self.wiring = wiring
+        hosts = len(wiring.hosts)
+        self._object = fabric = BpfObject(OBJECT)
+        fabric.resize_map("rate_tables", hosts)
+        fabric.resize_map("edt_flows", hosts * hosts)
+        fabric.resize_map("receives", hosts * hosts)
+        fabric.set_constant("host_count", struct.pack("<I", hosts))
+        fabric.set_constant("tracing", struct.pack("<I", tracing))
+        fabric.load()
+
+        data = fabric.map(".bss").map_memory()
+        at = fabric.globals_of(".bss")
+        self._ports = data[at["ports"][0] :][: _PORT.size * len(wiring.ports)]
+        self.records = data[at["records"][0] :][: at["records"][1]]
+        self.head = data[at["record_head"][0] :][:_HEAD_BYTES]
+        self.receives = fabric.map("receives").map_memory()
+        tables = fabric.map("rate_tables")
+        memory = tables.map_memory()
+        self.rate_tables = [RateTable(memory[host * tables.stride_bytes :]) for host in range(hosts)]
+
+        self._fill_ports(dilation, queue_bytes, path_salt)
+        self._fill_routes(data[at["routes"][0] :], data[at["members"][0] :])
+        self._attach(net)
+
+    def port_counters(self) -> list[dict[str, int]]:
+        """Drops and foreign packets of every port."""
+        return [{"drops": values[7], "foreign": values[8]} for values in _PORT.iter_unpack(self._ports)]
+
+    def clear_receives(self) -> None:
+        """Before a new phase."""
+        self.receives[:] = bytes(len(self.receives))
+
+    def _fill_ports(self, dilation: Fraction, queue_bytes: int, path_salt: int) -> None:
+        node_of = {name: index for index, name in enumerate(self.wiring.switches)}
+        hosts = len(self.wiring.hosts)
+        for port in self.wiring.ports:
+            byte_ns = math.ceil(8 * dilation / port.gbps * _BYTE_NS_ONE)
+            # A NIC is no switch: it holds what its host gives it.
+            limit_ns = queue_bytes * byte_ns // _BYTE_NS_ONE if port.index >= hosts else 0
+            propagation_ns = round(port.ns * dilation)
+            node = node_of.get(port.node, 0)
+            salt = mix32(path_salt ^ node)
+            _PORT.pack_into(
+                self._ports, port.index * _PORT.size, 0, limit_ns, byte_ns, propagation_ns, node * hosts, salt, 0, 0, 0, 0
+            )
+
+    def _fill_routes(self, routes: memoryview, members: memoryview) -> None:
+        hosts = len(self.wiring.hosts)
+        first_of: dict[tuple[int, ...], int] = {}
+        position = 0
+        for group in _groups(self.wiring):
+            first_of[group] = position
+            for port in group:
+                _WORD.pack_into(members, position * _WORD.size, port)
+                position += 1
+        for (switch, host), route in self.wiring.routes.items():
+            ways = len(route.ports)
+            index = route.ports[0] if ways == 1 else first_of[route.ports]
+            _WORD.pack_into(routes, (switch * hosts + host) * _WORD.size, ways << _ROUTE_WAYS_SHIFT | index)
+
+    def _attach(self, net: FabricNet) -> None:
+        programs = {
+            name: self._object.program_fd(name)
+            for name in ("inject", "nic_egress", "nic_ingress", "switch_ingress", "switch_egress")
+        }
+        hosts = len(self.wiring.hosts)
+
+        def equip(ports: Iterable[int]) -> None:
+            with RtNetlink() as netlink:
+                for port in ports:
+                    netlink.set_fq(PORT_IFINDEX_BASE + port, single_flow=True)
+            for port in ports:
+                hook = "nic_egress" if port < hosts else "switch_egress"
+                attach_program(programs[hook], PORT_IFINDEX_BASE + port, Hook.TCX_EGRESS)
+
+        with RtNetlink() as netlink:
+            netlink.add_pair(
+                "netkit", "inject", INJECT_IFINDEX, "inject-peer", _INJECT_PEER_IFINDEX, mtu_bytes=1500, address=HOST_MAC
+            )
+            netlink.set_up(INJECT_IFINDEX, arp=False)
+            netlink.set_up(_INJECT_PEER_IFINDEX, arp=False)
+        attach_program(programs["inject"], INJECT_IFINDEX, Hook.NETKIT_PRIMARY)
+        equip(range(hosts, len(self.wiring.ports)))
+        if not net.isolated_hosts:
+            equip(range(hosts))
+        for port in self.wiring.ports:
+            # The program of the far end runs where the packet is sent.
+            far_end = programs["nic_ingress" if port.peer < hosts else "switch_ingress"]
+            primary = net.is_primary(port)
+            first = port if primary else self.wiring.ports[port.peer]
+            hook = Hook.NETKIT_PRIMARY if primary else Hook.NETKIT_PEER
+            attach_program(far_end, PORT_IFINDEX_BASE + first.index, hook)
+        if net.isolated_hosts:
+            for index, host in enumerate(net.hosts):
+                with in_namespace(host.pid):
+                    equip([index])
+
+
+def mix32(x: int) -> int:
+    """32-bit finaliser with low bias ("lowbias32", Chris Wellons, Prospecting for Hash Functions, 2018)."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D & 0xFFFFFFFF
+    x ^= x >> 15
+    x = x * 0x846CA68B & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+def _groups(wiring: Wiring) -> list[tuple[int, ...]]:
+    """The different sets of ports that packets are spread over, each once."""
+    return list(dict.fromkeys(route.ports for route in wiring.routes.values() if len(route.ports) > 1))
