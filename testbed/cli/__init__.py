@@ -1,0 +1,1 @@
+"""The testbed's verbs of the ``incastfree`` command."""

@@ -1,0 +1,71 @@
+"""The testbed's part of ``incastfree doctor``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from controller.cli.doctor import Check
+from controller.errors import CannotRunError
+from testbed.fabric.kernel import OBJECT
+from testbed.stage.virtual import kernel
+
+__all__ = ["testbed_checks"]
+
+
+def testbed_checks() -> Iterator[Check]:
+    """Stages and fabrics."""
+    try:
+        built = kernel.find()
+        yield Check("virtual-time kernel", True, f"{built.version}, {built.path}")
+    except CannotRunError as error:
+        yield Check("virtual-time kernel", False, str(error))
+    try:
+        from testbed.engine import _engine
+
+        yield Check("engine", True, str(Path(_engine.__file__)))
+    except ImportError:
+        yield Check("engine", False, "run make")
+    yield Check("kernel fabric", OBJECT.is_file(), str(OBJECT) if OBJECT.is_file() else "run make")
+    try:
+        import mininet.net
+
+        yield Check("mininet", True, str(Path(mininet.net.__file__).parent))
+    except ImportError:
+        yield Check("mininet", False, "apt-get install mininet, in a virtual environment with system packages: run make")
+    for name in ("pyarrow", "matplotlib"):
+        try:
+            module = __import__(name)
+            yield Check(f"results ({name})", True, str(module.__version__))
+        except ImportError:
+            yield Check(f"results ({name})", False, "run make")
+    scope = _ptrace_scope()
+    yield Check(
+        "ptrace of own children",
+        scope < 3,
+        f"kernel.yama.ptrace_scope is {scope}" + ("" if scope < 3 else ": set it below 3"),
+    )
+    shared = shutil.disk_usage("/dev/shm").free >> 20 if os.path.isdir("/dev/shm") else 0
+    yield Check("guest memory", shared >= 1024, f"{shared} MiB free in /dev/shm; 512 hosts need about 2,000")
+    yield Check("stage virtual", _all_there(), "the parts above" if _all_there() else "see what is missing above")
+    yield Check("stage host, fabric bmv2", False, "not part of this version")
+
+
+def _ptrace_scope() -> int:
+    try:
+        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
+    except OSError:
+        return 0
+
+
+def _all_there() -> bool:
+    try:
+        kernel.find()
+        import mininet.net  # noqa: F401
+
+        from testbed.engine import _engine  # noqa: F401
+    except (CannotRunError, ImportError):
+        return False
+    return OBJECT.is_file() and _ptrace_scope() < 3

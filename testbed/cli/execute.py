@@ -1,0 +1,90 @@
+"""What ``run`` and ``compare`` do with a checked experiment."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from controller.errors import CannotRunError
+from testbed.experiment import Experiment
+from testbed.job import prepare
+from testbed.report.table import comparison
+from testbed.runner import run_experiment
+
+__all__ = ["execute"]
+
+_EVERY_S: Final = 5.0
+_NOTHING: Final = {"cct_ns": 0, "lower_bound_ns": 0, "inflation": 0, "delivered_bytes": 0, "expected_bytes": 0}
+
+
+class _Meter:
+    """Progress on stderr: a line that is rewritten on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty()
+        self._next_s = time.monotonic() + (0 if self._terminal else _EVERY_S)
+
+    def update(self, run: str, fabric_ns: float, wall_s: float, delivered: int, expected: int) -> None:
+        """Called from the run's thread."""
+        now = time.monotonic()
+        if self._quiet or now < self._next_s:
+            return
+        self._next_s = now + (0.2 if self._terminal else _EVERY_S)
+        left_s = wall_s * (expected - delivered) / max(1, delivered)
+        text = (
+            f"{run}: {100 * delivered // expected} %, {delivered} of {expected} packets, "
+            f"{fabric_ns / 1000:.0f} us of fabric time, {wall_s:.0f} s, about {left_s:.0f} s left"
+        )
+        print(f"\r\033[K{text}" if self._terminal else text, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Clears the line."""
+        if self._terminal and not self._quiet:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
+    """Runs, writes tables and pictures to ``out``, prints the comparison. 1 if a run lost bytes."""
+    scenario = prepare(experiment)
+    for note in scenario.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if not scenario.expected_bytes:
+        result: dict[str, Any] = {"runs": [{"run": s, "schedule": s, **_NOTHING} for s in experiment.schedule]}
+        _write_nothing(out, result)
+        print(json.dumps(result, indent=1) if as_json else "nothing to send: CCT 0")
+        return 0
+    meter = _Meter(quiet=as_json)
+    try:
+        runs = run_experiment(scenario, out, meter.update)
+    finally:
+        meter.close()
+    from testbed.report.plots import draw_all
+
+    pictures = draw_all(scenario, out, runs)
+    if as_json:
+        print((out / "result.json").read_text(), end="")
+    else:
+        print(comparison(scenario, runs))
+        print(f"results           {out / 'result.json'}")
+        for name, picture in pictures.items():
+            print(f"{name:17} {picture}")
+    lost = [run for run in runs if run["delivered_bytes"] != run["expected_bytes"]]
+    for run in lost:
+        print(
+            f"incastfree: {run['run']}: {run['expected_bytes'] - run['delivered_bytes']} bytes were not delivered "
+            f"({run['drops']} packets dropped at full queues): nothing retransmits, so give a larger --queue-bytes, or 0",
+            file=sys.stderr,
+        )
+    return 1 if lost else 0
+
+
+def _write_nothing(out: Path, result: dict[str, Any]) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    except OSError as error:
+        raise CannotRunError(f"{out} cannot be written: {error.strerror}; choose another --out") from None

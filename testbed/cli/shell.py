@@ -1,0 +1,36 @@
+"""``incastfree shell``: Mininet's command line on an experiment's network."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from controller.errors import CannotRunError
+from testbed.experiment import read_toml
+from testbed.job import prepare, prepare_job
+from testbed.stage.virtual.machine import VirtualMachine, work_folder
+
+HELP: Final = "Mininet's command line on the network of an experiment file (h1 ping h2)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The experiment's demand decides the number of hosts."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="experiment in TOML")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ends with the command line's exit."""
+    scenario = prepare(read_toml(arguments.file))
+    print(
+        f"Times in there are kernel times: {float(scenario.dilation):g} of them are 1 of fabric time. "
+        "The clock stands still while anything computes.",
+        flush=True,
+    )
+    with work_folder() as work:
+        job = prepare_job(scenario, scenario.experiment.schedule[0], work)
+        machine = VirtualMachine(work, memory_mib=job.memory_mib + 16 * len(scenario.wiring.hosts), cpu=None)
+        machine.run_interactive("shell")
+        if not (work / "shell-done").exists():
+            raise CannotRunError("the virtual machine ended early: what it printed above says why")
+    return 0

@@ -1,0 +1,267 @@
+"""From a checked experiment to what one virtual machine is given: demands, plans, times, files."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.demand import Bottleneck, Demand, load_demand
+from controller.errors import InputError
+from controller.schedule import Plan, make_plan
+from controller.schedule.plan import Discipline
+from testbed.engine import FLOW_FIELDS, MAX_SOCKETS, RECORD_CAPACITY, Balancing
+from testbed.experiment import Experiment
+from testbed.topology import Wiring, leaf_spine, wire
+
+__all__ = [
+    "ENTROPY",
+    "JITTER",
+    "PATHS",
+    "PHASES",
+    "Job",
+    "Scenario",
+    "choose_dilation",
+    "fixed_byte_ns",
+    "flow_table",
+    "prepare",
+    "prepare_job",
+    "seed_word",
+    "start_offsets",
+]
+
+_NS: Final = 10**9
+_PERIOD_FABRIC_NS: Final = 1000
+_LARGEST_CHOSEN_DILATION: Final = 2000
+_FALLBACK_BYTE_NS: Final = 4
+_SKB_BYTES: Final = 1536
+"""Kernel memory of one short frame in flight, with its share of tables, rounded up."""
+_SOCKET_BYTES: Final = 1_000_000_000
+_BASE_MIB: Final = 448
+_GOLDEN: Final = (0.6180339887498949, 0.7548776662466927)
+"""1/phi of the plain and of the plastic number: a low-discrepancy sequence in (i, j) (Roberts, 2018)."""
+_MAX_PACKETS: Final = 2**31
+
+
+def choose_dilation(speeds_gbps: list[Fraction]) -> Fraction:
+    """The smallest dilation at which one byte takes whole nanoseconds on every link.
+
+    At 800 Gb/s it is 100. Speeds that have no such dilation below 2,000 get one at which a byte takes 4 ns on
+    the fastest: a packet's time is then cut to whole nanoseconds.
+    """
+    per_byte = [speed / 8 for speed in speeds_gbps]  # of this any multiple makes 8 D / speed whole
+
+    def lcm(a: Fraction, b: Fraction) -> Fraction:
+        return Fraction(math.lcm(a.numerator, b.numerator), math.gcd(a.denominator, b.denominator))
+
+    whole = reduce(lcm, per_byte)
+    return whole if whole <= _LARGEST_CHOSEN_DILATION else max(per_byte) * _FALLBACK_BYTE_NS
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """All that the runs of one experiment share."""
+
+    experiment: Experiment
+    demands: tuple[Demand, ...]
+    """One a phase."""
+    wiring: Wiring
+    speeds_bps: tuple[Fraction, ...]
+    """Line rate of each host."""
+    dilation: Fraction
+    hosts_per_leaf: int
+
+    @property
+    def notes(self) -> list[str]:
+        """What was assumed of the inputs."""
+        return [note for demand in self.demands for note in demand.notes]
+
+    @property
+    def bottlenecks(self) -> list[Bottleneck]:
+        """One a phase."""
+        return [demand.bottleneck(self.speeds_bps) for demand in self.demands]
+
+    @property
+    def expected_bytes(self) -> int:
+        """On the wire, all phases."""
+        return sum(demand.total_bytes for demand in self.demands)
+
+
+def prepare(experiment: Experiment) -> Scenario:
+    """Reads the matrices and lays out the network. Raises InputError for what does not fit together."""
+    demands = tuple(
+        load_demand(
+            phase.file,
+            unit=phase.unit,
+            token_bytes=phase.token_bytes,
+            mtu_bytes=experiment.mtu_bytes,
+            hosts_per_server=experiment.gpus_per_server,
+        )
+        for phase in experiment.demand
+    )
+    hosts = demands[0].hosts
+    for phase, demand in zip(experiment.demand, demands, strict=True):
+        if demand.hosts != hosts:
+            raise InputError(f"{phase.file} has {demand.hosts} hosts, {experiment.demand[0].file} has {hosts}")
+        packets = int((-(-demand.wire_bytes // experiment.mtu_bytes)).sum())
+        if packets >= _MAX_PACKETS:
+            raise InputError(f"{phase.file} makes {packets} packets, more than {_MAX_PACKETS}: give smaller amounts")
+    if experiment.hosts not in (0, hosts):
+        raise InputError(f"hosts is {experiment.hosts}, but {experiment.demand[0].file} has {hosts}: leave hosts out")
+    hosts_per_leaf = experiment.hosts_per_leaf or (4 if hosts <= 16 else 8)
+    wiring = wire(
+        leaf_spine(
+            hosts,
+            hosts_per_leaf,
+            experiment.link_gbps,
+            experiment.link_ns,
+            experiment.link_gbps_of,
+            experiment.link_ns_of,
+        )
+    )
+    dilation = experiment.dilation or choose_dilation(sorted({port.gbps for port in wiring.ports}))
+    speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
+    return Scenario(experiment, demands, wiring, speeds, dilation, hosts_per_leaf)
+
+
+def fixed_byte_ns(gbps: Fraction, dilation: Fraction) -> int:
+    """Time of one byte as the kernel programs take it: 2^-32 ns of kernel time (ebpf/include/wire_time.h).
+
+    Rounded up, so that a packet whose time is a whole number of ns gets just that.
+    """
+    return math.ceil(8 * dilation / gbps * 2**32)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, ready to start."""
+
+    schedule: str
+    memory_mib: int
+    packets: int
+
+
+def _random(seed: int, purpose: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose])))
+
+
+def seed_word(seed: int, purpose: int) -> int:
+    """32 random bits of a seed."""
+    return int(np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint32)[0])
+
+
+PHASES, JITTER, PATHS, ENTROPY = 1, 2, 3, 4
+"""Purposes of the random streams of a seed."""
+
+
+def start_offsets(scenario: Scenario) -> NDArray[np.uint64]:
+    """Kernel nanoseconds by which each sender starts late."""
+    jitter_ns = float(scenario.experiment.start_jitter_ns * scenario.dilation)
+    drawn = _random(scenario.experiment.seed, JITTER).random(len(scenario.wiring.hosts))
+    return np.floor(drawn * jitter_ns).astype(np.uint64)
+
+
+def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.void]:
+    """The flows that have something to send, sorted by source, each source's in its round-robin order.
+
+    A paced flow starts at a random (or golden, or no) place in its first gap.
+    """
+    experiment = scenario.experiment
+    hosts = demand.hosts
+    mtu = experiment.mtu_bytes
+    source, destination = np.nonzero(demand.wire_bytes)
+    order = np.lexsort(((destination - source - 1) % hosts, source))
+    source, destination = source[order], destination[order]
+    size = demand.wire_bytes[source, destination]
+    packets = -(-size // mtu)
+    steps = plan.steps[source, destination]
+
+    flows = np.zeros(len(source), dtype=FLOW_FIELDS)
+    flows["source"], flows["destination"] = source, destination
+    flows["packets"] = packets
+    flows["last_bytes"] = size - (packets - 1) * mtu
+    flows["steps"] = steps
+    if plan.discipline is Discipline.PACED:
+        byte_ns = np.array([float(8 * scenario.dilation / (speed / _NS)) for speed in scenario.speeds_bps])
+        first_gap_ns = np.minimum(size, mtu) * byte_ns[source] / (steps / 2.0**32)
+        if experiment.phase == "random":
+            waiting = _random(experiment.seed, PHASES).random((hosts, hosts))[source, destination]
+        elif experiment.phase == "golden":
+            waiting = (_GOLDEN[0] * source + _GOLDEN[1] * destination) % 1.0
+        else:
+            waiting = np.zeros(len(source))
+        flows["ready_ns"] = np.floor(waiting * first_gap_ns)
+    return flows
+
+
+def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
+    """Writes what testbed.stage.virtual.tasks.collective reads into ``work``."""
+    experiment = scenario.experiment
+    hosts = len(scenario.wiring.hosts)
+    byte_ns = [fixed_byte_ns(speed / _NS, scenario.dilation) for speed in scenario.speeds_bps]
+    (work / "byte_ns.bin").write_bytes(np.array(byte_ns, dtype="<u8").tobytes())
+    propagation_ns = [round(port.ns * scenario.dilation) for port in scenario.wiring.ports]
+    (work / "propagation_ns.bin").write_bytes(np.array(propagation_ns, dtype="<u4").tobytes())
+    fastest_byte_ns = min(8 * scenario.dilation / port.gbps for port in scenario.wiring.ports)
+
+    phases: list[dict[str, Any]] = []
+    packets = 0
+    discipline = Discipline.ROUND_ROBIN
+    for number, demand in enumerate(scenario.demands):
+        plan = make_plan(schedule, demand, scenario.speeds_bps)
+        discipline = plan.discipline
+        flows = flow_table(scenario, demand, plan)
+        (work / f"flows-{number}.bin").write_bytes(flows.tobytes())
+        (work / f"rates-{number}.bin").write_bytes(plan.steps.astype("<u4").tobytes())
+        (work / f"start-{number}.bin").write_bytes(start_offsets(scenario).astype("<u8").tobytes())
+        bound_ns = int(demand.bottleneck(scenario.speeds_bps).time_s * scenario.dilation * _NS)
+        sent = int(flows["packets"].sum())
+        packets += sent
+        phases.append(
+            {
+                "period_ns": _period_ns(scenario, bound_ns, sent),
+                "limit_ns": 20 * bound_ns + int(10_000_000 * scenario.dilation),
+                "bucket_ns": max(1, -(-bound_ns // 500)),
+            }
+        )
+    job = {
+        "network": {
+            "hosts": hosts,
+            "hosts_per_leaf": scenario.hosts_per_leaf,
+            "link_gbps": str(experiment.link_gbps),
+            "link_ns": str(experiment.link_ns),
+            "link_gbps_of": {name: str(value) for name, value in experiment.link_gbps_of.items()},
+            "link_ns_of": {name: str(value) for name, value in experiment.link_ns_of.items()},
+            "mtu_bytes": experiment.mtu_bytes,
+            "queue_bytes": experiment.queue_bytes,
+        },
+        "dilation": str(scenario.dilation),
+        "path_salt": seed_word(experiment.seed, PATHS),
+        "entropy_seed": seed_word(experiment.seed, ENTROPY),
+        "discipline": int(discipline),
+        "balancing": int(Balancing[experiment.lb.upper()]),
+        "sockets": min(MAX_SOCKETS, 1 + packets * _SKB_BYTES // _SOCKET_BYTES),
+        "slot_ns": max(1, int(experiment.mtu_bytes * fastest_byte_ns)),
+        "trace": experiment.trace,
+        "phases": phases,
+    }
+    (work / "job.json").write_text(json.dumps(job))
+    in_flight = packets if discipline is Discipline.ROUND_ROBIN else min(packets, hosts * 4096)
+    estimated = _BASE_MIB + (in_flight * _SKB_BYTES + hosts * hosts * 256 + len(scenario.wiring.ports) * 65536) // 2**20
+    return Job(schedule, experiment.memory_mib or estimated, packets)
+
+
+def _period_ns(scenario: Scenario, bound_ns: int, packets: int) -> int:
+    """How often the engine wakes: every 1 us of fabric time, or so often that the record ring suffices
+    even where packets are short, with room for 16 times their average density on 4 hops.
+    """
+    period = int(_PERIOD_FABRIC_NS * scenario.dilation)
+    dense = bound_ns * RECORD_CAPACITY // (16 * 4 * max(1, packets))
+    return max(1000, min(period, dense))

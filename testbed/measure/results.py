@@ -1,0 +1,190 @@
+"""From what the guest wrote to figures in fabric time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.engine import RECORD_FIELDS
+from testbed.job import Scenario
+
+__all__ = ["BUSY_FROM", "BUSY_TO", "RunData", "collect"]
+
+_RECEIVE_FIELDS: Final = [("bytes", "<u8"), ("packets", "<u8"), ("first_ns", "<u8"), ("last_ns", "<u8")]
+_DIGITS: Final = 3
+"""Of a nanosecond: enough for any dilation up to 1,000 to stay exact."""
+BUSY_FROM, BUSY_TO = 0.05, 0.95
+"""Share of the lower bound between which the bottleneck port's use is taken."""
+_COUNTERS: Final = ("drops", "foreign")
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run: flat figures, and the columns of its tables."""
+
+    figures: dict[str, Any]
+    flows: dict[str, NDArray[Any]]
+    ports: dict[str, NDArray[Any]]
+    trace: dict[str, NDArray[Any]] | None
+
+
+@dataclass
+class _Phase:
+    output: dict[str, Any]
+    receives: NDArray[np.void]
+    deepest: NDArray[np.uint64]
+    queue: NDArray[np.uint64]
+    sent: NDArray[np.uint64]
+    duration_ns: float
+
+
+def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
+    output = json.loads((work / f"output-{number}.json").read_text())
+    hosts, ports = len(scenario.wiring.hosts), len(scenario.wiring.ports)
+
+    def words(name: str) -> NDArray[np.uint64]:
+        return np.fromfile(work / f"{name}-{number}.bin", dtype="<u8")
+
+    receives = np.fromfile(work / f"receives-{number}.bin", dtype=_RECEIVE_FIELDS)[: hosts * hosts]
+    last_ns = int(receives["last_ns"].max())
+    return _Phase(
+        output,
+        receives.reshape(hosts, hosts),
+        words("port_queue_max_bytes"),
+        words("series_queue_bytes").reshape(ports, -1),
+        words("series_sent_bytes").reshape(ports, -1),
+        float(max(0, last_ns - output["epoch_ns"]) / scenario.dilation),
+    )
+
+
+def collect(scenario: Scenario, work: Path) -> RunData:
+    """Reads the files of all phases. Phases follow each other: each starts when the one before it ended."""
+    phases = [_read_phase(work, number, scenario) for number in range(len(scenario.demands))]
+    hosts, wiring = len(scenario.wiring.hosts), scenario.wiring
+    bounds_ns = [float(bottleneck.time_s * 10**9) for bottleneck in scenario.bottlenecks]
+    cct_ns = sum(phase.duration_ns for phase in phases)
+    lower_bound_ns = sum(bounds_ns)
+    deepest = np.max([phase.deepest for phase in phases], axis=0)
+    facing = np.array([wiring.host_port(host) for host in range(hosts)])
+    others = np.setdiff1d(np.arange(hosts, len(wiring.ports)), facing)
+    hot = int(deepest[facing].argmax())
+    counters = {name: sum(port[name] for port in phases[-1].output["ports"]) for name in _COUNTERS}
+
+    flows = _flow_columns(scenario, phases)
+    done = np.full(hosts, np.nan)
+    for destination in range(hosts):
+        own = flows["destination"] == destination
+        if own.any():
+            done[destination] = flows["last_arrival_ns"][own].max()
+    figures: dict[str, Any] = {
+        "cct_ns": round(cct_ns, _DIGITS),
+        "lower_bound_ns": round(lower_bound_ns, _DIGITS),
+        "inflation": cct_ns / lower_bound_ns - 1,
+        "bottleneck": ", ".join(str(bottleneck) for bottleneck in scenario.bottlenecks),
+        "bottleneck_busy": _busy(scenario, phases, bounds_ns),
+        "hot_queue_max_bytes": int(deepest[facing].max()),
+        "hot_host": wiring.hosts[hot],
+        "fabric_queue_max_bytes": int(deepest[others].max()) if len(others) else 0,
+        "total_queue_max_bytes": max(phase.output["total_queue_max_bytes"] for phase in phases),
+        "delivered_bytes": int(sum(int(phase.receives["bytes"].sum()) for phase in phases)),
+        "expected_bytes": scenario.expected_bytes,
+        "drops": counters["drops"],
+        "marks": 0,
+        "trims": 0,
+        "packets": sum(phase.output["sent_packets"] for phase in phases),
+        "packet_hops": sum(phase.output["packet_hops"] for phase in phases),
+        "receiver_done_ns": [None if np.isnan(t) else round(float(t), _DIGITS) for t in done],
+        "receiver_done_ns_mean": round(float(np.nanmean(done)), _DIGITS),
+        "flow_done_ns_mean": round(float(flows["last_arrival_ns"].mean()), _DIGITS),
+        "phase_cct_ns": [round(phase.duration_ns, _DIGITS) for phase in phases],
+    }
+    return RunData(figures, flows, _port_columns(scenario, phases), _trace_columns(scenario, work, phases))
+
+
+def _busy(scenario: Scenario, phases: list[_Phase], bounds_ns: list[float]) -> float:
+    """How much of the bottleneck port's capacity was used, in the middle of the lower bound of each phase."""
+    used = capacity = 0.0
+    for phase, bottleneck, bound_ns in zip(phases, scenario.bottlenecks, bounds_ns, strict=True):
+        receiver = bottleneck.side == "receiver"
+        port = scenario.wiring.host_port(bottleneck.host) if receiver else bottleneck.host
+        bucket_ns = float(phase.output["bucket_ns"] / scenario.dilation)
+        first, last = int(BUSY_FROM * bound_ns / bucket_ns) + 1, int(BUSY_TO * bound_ns / bucket_ns)
+        if last <= first:
+            continue  # fewer packets than buckets: nothing to average over
+        used += float(phase.sent[port, first:last].sum())
+        capacity += (last - first) * bucket_ns * float(scenario.wiring.ports[port].gbps) / 8
+    return used / capacity if capacity else float("nan")
+
+
+def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray[Any]]:
+    columns: dict[str, list[NDArray[Any]]] = {}
+    offset_ns = 0.0
+    for number, (phase, demand) in enumerate(zip(phases, scenario.demands, strict=True)):
+        source, destination = np.nonzero(demand.wire_bytes)
+        got = phase.receives[source, destination]
+        arrived = got["packets"] > 0
+
+        def fabric_ns(field: str) -> NDArray[np.float64]:
+            since = got[field].astype(np.int64) - phase.output["epoch_ns"]  # noqa: B023
+            times = np.round(since / float(scenario.dilation) + offset_ns, _DIGITS)  # noqa: B023
+            return np.where(arrived, times, np.nan)  # noqa: B023
+
+        for name, values in (
+            ("phase", np.full(len(source), number, dtype=np.int32)),
+            ("source", source.astype(np.int32)),
+            ("destination", destination.astype(np.int32)),
+            ("bytes", demand.wire_bytes[source, destination]),
+            ("delivered_bytes", got["bytes"].astype(np.int64)),
+            ("first_arrival_ns", fabric_ns("first_ns")),
+            ("last_arrival_ns", fabric_ns("last_ns")),
+        ):
+            columns.setdefault(name, []).append(values)
+        offset_ns += phase.duration_ns
+    return {name: np.concatenate(parts) for name, parts in columns.items()}
+
+
+def _port_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray[Any]]:
+    """One row for every port that carried something and every bucket of time."""
+    columns: dict[str, list[NDArray[Any]]] = {}
+    names = np.array([port.name for port in scenario.wiring.ports])
+    peers = np.array([port.peer_node for port in scenario.wiring.ports])
+    offset_ns = 0.0
+    for number, phase in enumerate(phases):
+        bucket_ns = float(phase.output["bucket_ns"] / scenario.dilation)
+        buckets = min(phase.queue.shape[1], int(phase.duration_ns / bucket_ns) + 1)
+        used = np.flatnonzero(phase.sent.sum(axis=1))
+        begin = np.round(np.arange(buckets) * bucket_ns + offset_ns, _DIGITS)
+        for name, values in (
+            ("phase", np.full(len(used) * buckets, number, dtype=np.int32)),
+            ("port", np.repeat(used.astype(np.int32), buckets)),
+            ("name", np.repeat(names[used], buckets)),
+            ("toward", np.repeat(peers[used], buckets)),
+            ("begin_ns", np.tile(begin, len(used))),
+            ("bucket_ns", np.full(len(used) * buckets, round(bucket_ns, _DIGITS))),
+            ("queue_max_bytes", phase.queue[used, :buckets].ravel().astype(np.int64)),
+            ("sent_bytes", phase.sent[used, :buckets].ravel().astype(np.int64)),
+        ):
+            columns.setdefault(name, []).append(values)
+        offset_ns += phase.duration_ns
+    return {name: np.concatenate(parts) for name, parts in columns.items()}
+
+
+def _trace_columns(scenario: Scenario, work: Path, phases: list[_Phase]) -> dict[str, NDArray[Any]] | None:
+    """Every packet at every port, in kernel time since the common start: exact."""
+    if not scenario.experiment.trace:
+        return None
+    columns: dict[str, list[NDArray[Any]]] = {}
+    for number, phase in enumerate(phases):
+        records = np.fromfile(work / f"trace-{number}.bin", dtype=RECORD_FIELDS)
+        columns.setdefault("phase", []).append(np.full(len(records), number, dtype=np.int32))
+        for name in ("source", "destination", "psn", "port", "wire_bytes"):
+            columns.setdefault(name, []).append(records[name].astype(np.int64))
+        for name in ("arrival_ns", "far_end_ns"):
+            since = records[name].astype(np.int64) - phase.output["epoch_ns"]
+            columns.setdefault(f"kernel_{name}", []).append(since)
+    return {name: np.concatenate(parts) for name, parts in columns.items()}

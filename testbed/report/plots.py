@@ -1,0 +1,122 @@
+"""Pictures of a comparison, as the paper's Figures 1 and 4."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.errors import CannotRunError
+from testbed.job import Scenario
+from testbed.measure.store import write_atomically
+
+__all__ = ["draw_all"]
+
+_STYLES: Final = ("-", "--", "-.", ":")
+_COLOURS: Final = ("#c1272d", "#0072b2", "#e69f00", "#009e73")
+"""Told apart by those who see no red and green, and by line style without colour."""
+
+
+def draw_all(scenario: Scenario, out: Path, runs: list[dict[str, Any]]) -> dict[str, Path]:
+    """Writes queue.png and utilisation.png; returns what they show by name."""
+    try:
+        import matplotlib
+        import pyarrow.parquet
+    except ImportError as error:
+        raise CannotRunError(f"{error.name} is missing: run make") from None
+    matplotlib.use("Agg")
+    tables = {
+        run["run"]: pyarrow.parquet.read_table(out / run["run"] / "ports.parquet").to_pydict() for run in runs
+    }
+    series = {
+        name: {column: np.array(values) for column, values in table.items()} for name, table in tables.items()
+    }
+    queue, utilisation = out / "queue.png", out / "utilisation.png"
+    _draw_queue(scenario, runs, series, queue)
+    _draw_utilisation(scenario, runs, series, utilisation)
+    return {"queue (figure 1)": queue, "use (figure 4)": utilisation}
+
+
+def _axes(title: str) -> tuple[Any, Any]:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.2), dpi=120, layout="constrained")
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_xlabel("time since the common start [us]")
+    axes.grid(alpha=0.3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    plt.close(figure)
+    write_atomically(path, buffer.getvalue())
+
+
+def _draw_queue(
+    scenario: Scenario, runs: list[dict[str, Any]], series: dict[str, dict[str, NDArray[Any]]], path: Path
+) -> None:
+    """The queue at each run's hottest host-facing port; logarithmic, since the runs differ by orders."""
+    mtu = scenario.experiment.mtu_bytes
+    figure, axes = _axes(f"Queue at the hottest receiver's port, {len(scenario.wiring.hosts)} hosts")
+    for number, run in enumerate(runs):
+        columns = series[run["run"]]
+        own = columns["toward"] == run["hot_host"]
+        deepest = run["hot_queue_max_bytes"] / mtu
+        axes.plot(
+            columns["begin_ns"][own] / 1000,
+            np.maximum(columns["queue_max_bytes"][own] / mtu, 0.5),
+            _STYLES[number % 4],
+            color=_COLOURS[number % 4],
+            drawstyle="steps-post",
+            label=f"{run['run']}: at most {deepest:,.0f} packets, at {run['hot_host']}",
+        )
+    axes.axvline(runs[0]["lower_bound_ns"] / 1000, color="0.4", linewidth=0.8)
+    axes.annotate(
+        "lower bound", (runs[0]["lower_bound_ns"] / 1000, 0.02), xycoords=("data", "axes fraction"), rotation=90,
+        fontsize=8, color="0.4", ha="right",
+    )
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5)
+    axes.set_ylabel(f"queue [packets of {mtu} B]")
+    axes.legend(frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def _draw_utilisation(
+    scenario: Scenario, runs: list[dict[str, Any]], series: dict[str, dict[str, NDArray[Any]]], path: Path
+) -> None:
+    """Use of all links into hosts, over time: what is sent over what could be."""
+    hosts = len(scenario.wiring.hosts)
+    facing = [scenario.wiring.host_port(host) for host in range(hosts)]
+    capacity = float(sum(scenario.wiring.ports[port].gbps for port in facing)) / 8  # bytes a ns
+    figure, axes = _axes(f"Use of the links into hosts, {hosts} hosts: all, and the hottest (thin)")
+    for number, run in enumerate(runs):
+        columns = series[run["run"]]
+        colour, style = _COLOURS[number % 4], _STYLES[number % 4]
+        bucket_ns = columns["bucket_ns"][0]
+        own = np.isin(columns["port"], facing)
+        begin, where = np.unique(columns["begin_ns"][own], return_inverse=True)
+        sent = np.bincount(where, weights=columns["sent_bytes"][own])
+        axes.plot(
+            begin / 1000, 100 * sent / bucket_ns / capacity, style, color=colour, drawstyle="steps-post",
+            label=run["run"],
+        )
+        hot = columns["toward"] == run["hot_host"]
+        speed = float(scenario.wiring.ports[scenario.wiring.hosts.index(run["hot_host"])].gbps) / 8
+        axes.plot(
+            columns["begin_ns"][hot] / 1000, 100 * columns["sent_bytes"][hot] / bucket_ns / speed, style,
+            color=colour, linewidth=0.5, alpha=0.7,
+        )
+    axes.set_ylim(0, 105)
+    axes.set_ylabel("bytes sent over line rate [%]")
+    axes.legend(frameon=False, fontsize=9)
+    _save(figure, path)

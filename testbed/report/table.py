@@ -1,0 +1,49 @@
+"""The comparison that a command prints."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from testbed.job import Scenario
+
+__all__ = ["comparison"]
+
+_ROWS: Final = (
+    ("CCT [us]", "cct_ns", 1e-3, "{:.2f}"),
+    ("CCT over bound [%]", "inflation", 100, "{:.2f}"),
+    ("mean receiver done [us]", "receiver_done_ns_mean", 1e-3, "{:.2f}"),
+    ("hot queue [packets]", "hot_queue_max_bytes", None, "{:.0f}"),
+    ("hot queue [MB]", "hot_queue_max_bytes", 1e-6, "{:.3f}"),
+    ("hot queue at", "hot_host", None, "{}"),
+    ("deepest uplink [packets]", "fabric_queue_max_bytes", None, "{:.0f}"),
+    ("all queues [MB]", "total_queue_max_bytes", 1e-6, "{:.3f}"),
+    ("bottleneck busy [%]", "bottleneck_busy", 100, "{:.2f}"),
+    ("dropped packets", "drops", 1, "{}"),
+    ("wall time [s]", "wall_s", 1, "{:.1f}"),
+)
+
+
+def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
+    """A table with one column a run; queues in whole packets of the MTU are rounded up."""
+    experiment = scenario.experiment
+    bounds = scenario.bottlenecks
+    lines = [
+        f"{len(scenario.wiring.hosts)} hosts, {scenario.hosts_per_leaf} a leaf, {float(experiment.link_gbps):g} Gb/s, "
+        f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
+        f"queues {'unlimited' if not experiment.queue_bytes else f'of {experiment.queue_bytes} B'}, seed {experiment.seed}",
+        f"lower bound {float(sum(b.time_s for b in bounds)) * 1e6:.2f} us, set by "
+        + ", ".join(f"{b.side} {scenario.wiring.hosts[b.host]}" for b in bounds),
+        "",
+        f"{'':26}" + "".join(f"{run['run']:>14}" for run in runs),
+    ]
+    for label, key, factor, form in _ROWS:
+        cells = []
+        for run in runs:
+            value = run[key]
+            if "[packets]" in label:
+                value = -(-value // experiment.mtu_bytes)
+            elif factor is not None:
+                value = value * factor
+            cells.append(f"{form.format(value):>14}")
+        lines.append(f"{label:26}" + "".join(cells))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,149 @@
+"""Runs the schedules of an experiment, each in a virtual machine of its own, and keeps what each measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from controller import __version__
+from controller.errors import CannotRunError
+from testbed.experiment import to_toml
+from testbed.job import Job, Scenario, prepare_job
+from testbed.measure.results import RunData, collect
+from testbed.measure.store import write_atomically, write_table
+from testbed.stage.virtual import kernel
+from testbed.stage.virtual.machine import VirtualMachine, work_folder
+
+__all__ = ["WALL_FIGURES", "Progress", "run_experiment", "run_schedule"]
+
+WALL_FIGURES: Final = ("wall_s", "setup_s", "engine_s")
+"""The only figures that differ between two runs of one experiment."""
+
+Progress = Callable[[str, float, float, int, int], None]
+"""(run, fabric ns, wall s, packets delivered, packets expected), while a run goes on."""
+
+
+def run_schedule(
+    scenario: Scenario, schedule: str, cpu: int | None, progress: Progress, stop: threading.Event
+) -> RunData:
+    """One run in one virtual machine. Raises CannotRunError with one line where it cannot finish."""
+    begin = time.monotonic()
+    marks: dict[str, float] = {}
+    engine_s = 0.0
+
+    def on_line(kind: str, text: str) -> None:
+        nonlocal engine_s
+        now = time.monotonic()
+        if kind == "progress":
+            kernel_ns, delivered, expected = (int(word) for word in text.split())
+            progress(schedule, float(kernel_ns / scenario.dilation), now - begin, delivered, expected)
+        elif kind == "measured":
+            engine_s += now - marks["phase"]
+        marks.setdefault(kind, now)
+        marks[kind] = now if kind == "phase" else marks[kind]
+
+    with work_folder() as work:
+        job: Job = prepare_job(scenario, schedule, work)
+        machine = VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu)
+        watcher = threading.Thread(target=_stop_with, args=(machine, stop), daemon=True)
+        watcher.start()
+        machine.run("collective", on_line, limit_s=float(scenario.experiment.limit_s))
+        data = collect(scenario, work)
+    built = kernel.find()
+    figures = {
+        "run": schedule,
+        **scenario.experiment.keys(),
+        "hosts": len(scenario.wiring.hosts),
+        "hosts_per_leaf": scenario.hosts_per_leaf,
+        "dilation": _plain_number(float(scenario.dilation)),
+        "schedule": schedule,
+        "demand": [str(phase.file) for phase in scenario.experiment.demand],
+        "unit": [phase.unit for phase in scenario.experiment.demand],
+        "token_bytes": [phase.token_bytes for phase in scenario.experiment.demand],
+        "version": __version__,
+        "kernel_version": built.version,
+        "kernel_key": built.key,
+        "python_version": platform.python_version(),
+        **data.figures,
+        "wall_s": round(time.monotonic() - begin, 3),
+        "setup_s": round(marks["ready"] - begin, 3),
+        "engine_s": round(engine_s, 3),
+    }
+    return RunData(figures, data.flows, data.ports, data.trace)
+
+
+def _plain_number(value: float) -> int | float:
+    return int(value) if value.is_integer() else value
+
+
+def _stop_with(machine: VirtualMachine, stop: threading.Event) -> None:
+    stop.wait()
+    machine.kill("interrupted")
+
+
+def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[dict[str, Any]]:
+    """All schedules, one a processor at a time; ``out`` holds each result as soon as its run has ended.
+
+    Writes result.json, experiment.toml and, in a folder a run, flows.parquet, ports.parquet and with ``trace``
+    trace.parquet. Raises CannotRunError if a run failed, after the others have ended.
+    """
+    schedules = scenario.experiment.schedule
+    processors: queue.SimpleQueue[int] = queue.SimpleQueue()
+    available = sorted(os.sched_getaffinity(0))
+    for cpu in available:
+        processors.put(cpu)
+    finished: dict[str, dict[str, Any]] = {}
+    writing = threading.Lock()
+    stop = threading.Event()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "experiment.toml", to_toml(scenario.experiment).encode())
+    except OSError as error:
+        raise CannotRunError(f"{out} cannot be written: {error.strerror}; choose another --out") from None
+
+    def work(schedule: str) -> None:
+        cpu = processors.get()
+        try:
+            data = run_schedule(scenario, schedule, cpu, progress, stop)
+        finally:
+            processors.put(cpu)
+        with writing:
+            finished[schedule] = data.figures
+            _keep(out, schedule, data, [finished[s] for s in schedules if s in finished])
+
+    pool = ThreadPoolExecutor(max_workers=min(len(available), len(schedules)))
+    tasks: list[Future[None]] = [pool.submit(work, schedule) for schedule in schedules]
+    try:
+        for task in tasks:
+            task.result()
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise
+    finally:
+        if any(not task.done() for task in tasks):
+            stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+        stop.set()
+    return [finished[schedule] for schedule in schedules]
+
+
+def _keep(out: Path, schedule: str, data: RunData, runs: list[dict[str, Any]]) -> None:
+    folder = out / schedule
+    try:
+        folder.mkdir(exist_ok=True)
+        write_table(folder / "flows.parquet", data.flows)
+        write_table(folder / "ports.parquet", data.ports)
+        if data.trace is not None:
+            write_table(folder / "trace.parquet", data.trace)
+        write_atomically(out / "result.json", (json.dumps({"runs": runs}, indent=1) + "\n").encode())
+    except OSError as error:
+        raise CannotRunError(f"{error.filename or out} cannot be written: {error.strerror}") from None

@@ -1,0 +1,265 @@
+"""One run of the virtual-time kernel: starts it, follows it, and leaves nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from controller.errors import CannotRunError
+from testbed.stage.virtual import kernel
+
+__all__ = ["Line", "VirtualMachine", "clean_stale", "work_folder"]
+
+_PREFIX: Final = "incastfree-"
+_LOCK: Final = "lock"
+_PR_SET_PDEATHSIG: Final = 1
+_MEBIBYTE: Final = 1 << 20
+_SPARE_BYTES: Final = 256 * _MEBIBYTE
+_LOG_LINES: Final = 200
+_GRACE_S: Final = 0.5
+
+# Words of the kernel's command line that it does not know become the environment of the first process.
+_GUEST_ENVIRONMENT: Final = (
+    *(["INCASTFREE_DEBUG=1"] if "INCASTFREE_DEBUG" in os.environ else []),
+    "PYTHONHASHSEED=0",
+    "PYTHONDONTWRITEBYTECODE=1",
+    # Mininet imports distutils while there is one; setuptools would put its own in place, at a second a boot.
+    *(["SETUPTOOLS_USE_DISTUTILS=stdlib"] if sys.version_info < (3, 12) else []),
+)
+
+Line = Callable[[str, str], None]
+"""Called with the kind and the text of each line "@kind text" of the guest."""
+
+_NO_PTRACE: Final = (
+    "the host does not let a process trace its children, which the virtual stage needs: "
+    "allow ptrace (kernel.yama.ptrace_scope below 3, in a container the capability SYS_PTRACE)"
+)
+_CRASHES: Final = (
+    ("ptrace: Operation not permitted", _NO_PTRACE),
+    ("Out of memory", "the virtual machine ran out of memory: give it more with memory_mib"),
+    ("check_ptrace", _NO_PTRACE),
+    ("Kernel panic", "the virtual-time kernel panicked"),
+    ("Failed to allocate", "the host has no memory for the virtual machine: use a smaller memory_mib"),
+)
+
+
+@contextlib.contextmanager
+def work_folder() -> Iterator[Path]:
+    """A folder in $TMPDIR for one machine, gone afterwards; if we are killed, the next start removes it."""
+    base = Path(tempfile.gettempdir())
+    clean_stale(base)
+    folder: Path | None = None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getuid()}-", dir=base))
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise CannotRunError(f"no temporary folder in {base}: {error.strerror}; set TMPDIR to one with room") from None
+    try:
+        yield folder
+    except OSError as error:
+        raise CannotRunError(f"{error.filename or folder}: {error.strerror}; set TMPDIR to a folder with room") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def clean_stale(base: Path | None = None) -> int:
+    """Removes work folders of commands that were killed; returns how many."""
+    base = base or Path(tempfile.gettempdir())
+    removed = 0
+    for folder in base.glob(f"{_PREFIX}{os.getuid()}-*"):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            lock = -1  # killed between mkdtemp and the lock, unless it is that young
+            with contextlib.suppress(OSError):
+                if time.time() - folder.stat().st_mtime < 10:
+                    continue
+        try:
+            if lock >= 0:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
+        except OSError:
+            pass  # in use
+        finally:
+            if lock >= 0:
+                os.close(lock)
+    return removed
+
+
+class VirtualMachine:
+    """Runs one guest task (testbed.stage.virtual.tasks) on a work folder."""
+
+    def __init__(self, work: Path, *, memory_mib: int, cpu: int | None) -> None:
+        """``cpu``: the processor to stay on, which halves the time; None leaves it to the host."""
+        self._kernel = kernel.find()
+        self._work = work
+        self._memory_mib = memory_mib
+        self._cpu = cpu
+        self._process: subprocess.Popen[bytes] | None = None
+        self._why_killed = ""
+        self._log: list[str] = []
+        self._check_memory()
+
+    @property
+    def log(self) -> list[str]:
+        """The last lines that the kernel and the guest wrote, but for those that start with "@"."""
+        return self._log
+
+    def run(self, task: str, on_line: Line, *, limit_s: float) -> None:
+        """Boots, runs the task, returns when it is done. Raises CannotRunError with the reason in one line."""
+        failure = ""
+        finished = False
+
+        def follow(stream: IO[bytes]) -> None:
+            nonlocal failure, finished
+            for raw in stream:
+                line = raw.decode(errors="replace").rstrip()
+                if not line.startswith("@"):
+                    self._log = [*self._log[-_LOG_LINES:], line]
+                    continue
+                kind, _, text = line[1:].partition(" ")
+                if kind == "error":
+                    failure = text
+                elif kind == "done":
+                    finished = True
+                else:
+                    on_line(kind, text)
+
+        process = self._start(task, interactive=False)
+        timer = threading.Timer(limit_s, self.kill, [f"the limit of {limit_s:g} s of wall time was reached"])
+        timer.start()
+        try:
+            assert process.stdout is not None
+            follow(process.stdout)
+            process.wait()
+        except BaseException:
+            self.kill("interrupted")
+            process.wait()
+            raise
+        finally:
+            timer.cancel()
+        if failure or not finished:
+            if os.environ.get("INCASTFREE_DEBUG"):
+                print("\n".join(self._log), file=sys.stderr)
+            raise CannotRunError(failure or self._why_killed or self._crash(process.returncode))
+
+    def run_interactive(self, task: str) -> None:
+        """The same with the terminal of this process as the guest's console."""
+        process = self._start(task, interactive=True)
+        try:
+            process.wait()
+        except BaseException:
+            self.kill("interrupted")
+            process.wait()
+            raise
+
+    def kill(self, why: str) -> None:
+        """Ends the machine at once; all its processes die with it."""
+        self._why_killed = self._why_killed or why
+        if self._process and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+
+    def _start(self, task: str, *, interactive: bool) -> subprocess.Popen[bytes]:
+        parent = os.getpid()
+        libc = ctypes.CDLL(None)
+
+        def prepare() -> None:
+            """In the child: dies with us, whatever we die of; stays on one processor; no core dumps."""
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+            if self._cpu is not None:
+                os.sched_setaffinity(0, {self._cpu})
+
+        uml = self._work / "uml"
+        uml.mkdir(exist_ok=True)
+        code = Path(__file__).resolve().parents[3]
+        console = "con0=fd:0,fd:1" if interactive else "con0=null,fd:1"
+        command = [
+            str(self._kernel.path),
+            f"mem={self._memory_mib}M",
+            "time-travel=inf-cpu",
+            "time-travel-start=0",
+            "root=/dev/root",
+            "rootfstype=hostfs",
+            "rootflags=/",
+            "ro",
+            "con=null",
+            console,
+            f"uml_dir={uml}",
+            "umid=machine",
+            "quiet",
+            *_GUEST_ENVIRONMENT,
+            f"PYTHONPATH={code}",
+            f"init={sys.executable}",
+            "--",
+            "-m",
+            "testbed.stage.virtual.guest",
+            task,
+            str(self._work),
+        ]
+        environment = {"PATH": os.environ.get("PATH", ""), "TMPDIR": self._memory_folder()}
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=None if interactive else subprocess.DEVNULL,
+                stdout=None if interactive else subprocess.PIPE,
+                stderr=None if interactive else subprocess.STDOUT,
+                env=environment,
+                preexec_fn=prepare,
+                start_new_session=not interactive,
+            )
+        except OSError as error:
+            raise CannotRunError(f"{self._kernel.path} cannot be started: {error.strerror}: run make") from None
+        return self._process
+
+    def _memory_folder(self) -> str:
+        """Where the guest's memory lies, as an unlinked file: tmpfs if there is one that has room."""
+        shared = Path("/dev/shm")
+        with contextlib.suppress(OSError):
+            if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > self._memory_mib * _MEBIBYTE:
+                return str(shared)
+        return tempfile.gettempdir()
+
+    def _check_memory(self) -> None:
+        needed = self._memory_mib * _MEBIBYTE
+        with contextlib.suppress(OSError, StopIteration, ValueError):
+            with open("/proc/meminfo", encoding="ascii") as file:
+                line = next(line for line in file if line.startswith("MemAvailable"))
+            available = int(line.split()[1]) * 1024
+            if available < needed + _SPARE_BYTES:
+                raise CannotRunError(
+                    f"the virtual machine may need {self._memory_mib} MiB, but the host has "
+                    f"{available // _MEBIBYTE} MiB free: use fewer hosts, less demand or --memory-mib"
+                )
+        folder = self._memory_folder()
+        if shutil.disk_usage(folder).free < needed:
+            raise CannotRunError(
+                f"neither /dev/shm nor {folder} has room for {self._memory_mib} MiB of guest memory: "
+                "set TMPDIR to a folder with room"
+            )
+
+    def _crash(self, code: int) -> str:
+        text = "\n".join(self._log)
+        for mark, meaning in _CRASHES:
+            if mark in text:
+                return meaning
+        last = next((line.strip() for line in reversed(self._log) if line.strip()), "no output")
+        return f"the virtual machine ended early (status {code}): {last[:160]}"
