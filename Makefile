@@ -1,0 +1,96 @@
+# incastfree: everything a developer needs. `make help` lists it.
+
+PYTHON := /usr/bin/python3
+VENV := .venv
+BIN := $(VENV)/bin
+CLANG := clang
+
+PACKAGES := python3 python3-venv python3-dev gcc libc6-dev clang llvm libbpf-dev libbpf1 linux-libc-dev \
+	mininet python3-bpfcc iproute2 iputils-ping procps make
+KERNEL_PACKAGES := linux-source-6.12 xz-utils flex bison bc
+LINT_PACKAGES := clang-format shellcheck
+
+BPF_OBJECTS := controller/nic/objects/pacer.bpf.o testbed/fabric/objects/fabric.bpf.o
+BPF_HEADERS := $(wildcard ebpf/include/*.h ebpf/fabric/*.h)
+BPF_FLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -I ebpf/include \
+	-I /usr/include/$(shell uname -m)-linux-gnu
+
+ENGINE_SOURCES := $(wildcard testbed/engine/*.c)
+ENGINE_HEADERS := $(wildcard testbed/engine/*.h) ebpf/include/edt.h ebpf/include/fabric.h \
+	ebpf/include/frame.h ebpf/include/rate_table.h ebpf/include/wire_time.h
+ENGINE_STAMP := build/engine.stamp
+C_SOURCES := $(wildcard ebpf/*/*.c ebpf/*/*.h testbed/engine/*.c testbed/engine/*.h)
+SHELL_SCRIPTS := $(wildcard scripts/*.sh) .ci/run
+
+.DEFAULT_GOAL := help
+.PHONY: help setup packages kernel demo test unit lint format bench clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+setup: packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) kernel ## install and build all that a run needs
+
+packages:
+	@scripts/install-packages.sh $(PACKAGES) $(KERNEL_PACKAGES)
+
+$(BIN)/incastfree: pyproject.toml | packages
+	@echo "making the virtual environment $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed]'
+	@touch $@
+
+build/dev.stamp: pyproject.toml $(BIN)/incastfree
+	@echo "installing the development tools"
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,dev]'
+	@mkdir -p build && touch $(BIN)/incastfree $@
+
+controller/nic/objects/%.bpf.o: ebpf/nic/%.bpf.c $(BPF_HEADERS) Makefile | packages
+	@mkdir -p $(@D)
+	$(CLANG) $(BPF_FLAGS) -c $< -o $@
+
+testbed/fabric/objects/%.bpf.o: ebpf/fabric/%.bpf.c $(BPF_HEADERS) Makefile | packages
+	@mkdir -p $(@D)
+	$(CLANG) $(BPF_FLAGS) -c $< -o $@
+
+$(ENGINE_STAMP): $(ENGINE_SOURCES) $(ENGINE_HEADERS) Makefile | packages
+	@mkdir -p build
+	$(CC) -O2 -g -Wall -Wextra -Werror -shared -fPIC $$($(PYTHON) -c \
+		'import sysconfig; print("-I" + sysconfig.get_paths()["include"])') -I ebpf/include $(ENGINE_SOURCES) \
+		-o testbed/engine/_engine$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+	@touch $@
+
+kernel: packages $(BIN)/incastfree
+	@$(BIN)/python -m testbed.stage.virtual.kernel build
+
+demo: setup ## compare round robin and rate-based pacing on 16 hosts
+	@mkdir -p results
+	@$(BIN)/incastfree workload zipf --hosts 16 --s 1 --bytes 30e6 --out results/zipf-16.csv
+	@$(BIN)/incastfree compare --demand results/zipf-16.csv --unit wire-bytes --schedule rr,rate --out results/demo
+
+test: setup build/dev.stamp ## run all tests
+	@$(BIN)/python -m pytest tests
+
+unit: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## run the tests that boot nothing
+	@$(BIN)/python -m pytest tests/unit
+
+lint: packages $(ENGINE_STAMP) build/dev.stamp ## ruff, mypy, import-linter, clang-format, shellcheck
+	@scripts/install-packages.sh $(LINT_PACKAGES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	clang-format --dry-run --Werror $(C_SOURCES)
+	shellcheck $(SHELL_SCRIPTS)
+
+format: build/dev.stamp ## format Python and C
+	@scripts/install-packages.sh $(LINT_PACKAGES)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	clang-format -i $(C_SOURCES)
+
+bench: setup ## measure speed, set-up time and memory (some minutes, on an idle machine)
+	@$(BIN)/python benchmarks/virtual_stage.py
+
+clean: ## remove what was built here; the kernel stays in the user's cache
+	rm -rf build $(VENV) results controller/nic/objects testbed/fabric/objects testbed/engine/_engine*.so
+	rm -rf *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
