@@ -72,9 +72,10 @@ def main() -> int:
         for hosts, size, schedules in CASES:
             np.savetxt(file, zipf(hosts, 0.5, size, 4096, 13), fmt="%d", delimiter=",")
             for schedule in schedules:
-                show(f"N={hosts} {size // 10**6} MB {schedule}", [
-                    measure(file, schedule, arguments.cpu) for _ in range(arguments.repeat)
-                ])
+                show(
+                    f"N={hosts} {size // 10**6} MB {schedule}",
+                    [measure(file, schedule, arguments.cpu) for _ in range(arguments.repeat)],
+                )
         for hosts in SETUP_HOSTS:
             np.savetxt(file, zipf(hosts, 0.5, 4096 * hosts, 4096, 13), fmt="%d", delimiter=",")
             show(f"N={hosts} set-up", [measure(file, "rate", arguments.cpu) for _ in range(arguments.repeat)])

@@ -24,6 +24,7 @@ HEADER_BYTES: Final = 64
 MAX_HOSTS: Final = 1000
 UNITS: Final = ("tokens", "bytes", "wire-bytes")
 _MAX_TOTAL: Final = 2**63 - 1
+_MAX_TOKEN_BYTES: Final = 2**31
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,12 @@ class Demand:
 
     @property
     def hosts(self) -> int:
+        """N."""
         return int(self.wire_bytes.shape[0])
 
     @property
     def total_bytes(self) -> int:
+        """On the wire, all flows."""
         return int(self.wire_bytes.sum())
 
     @property
@@ -99,8 +102,8 @@ def load_demand(
     """
     if unit not in UNITS:
         raise InputError(f"unit {unit!r} is not known: use one of {', '.join(UNITS)}")
-    if unit == "tokens" and token_bytes <= 0:
-        raise InputError("unit tokens needs the size of a token: give token_bytes, such as 7168")
+    if unit == "tokens" and not 0 < token_bytes <= _MAX_TOKEN_BYTES:
+        raise InputError("unit tokens needs the size of a token: give token_bytes, such as 7168, at most 2^31")
     if unit != "tokens" and token_bytes:
         raise InputError(f"token_bytes goes with unit tokens, but the unit is {unit}")
     counts = read_matrix(path)
@@ -115,20 +118,18 @@ def load_demand(
     if local_bytes:
         where = "on the diagonal" if hosts_per_server == 1 else "inside servers"
         notes.append(f"{path}: {local_bytes} bytes {where} are local and do not enter the network")
-    wire = payload
     if unit != "wire-bytes":
-        packets = -(-payload // (mtu_bytes - HEADER_BYTES))
-        wire = payload + HEADER_BYTES * packets
+        added = HEADER_BYTES * -(-payload // (mtu_bytes - HEADER_BYTES))
     else:
-        last = wire % mtu_bytes
+        last = payload % mtu_bytes
         short = (last > 0) & (last < HEADER_BYTES)
+        added = np.where(short, HEADER_BYTES - last, 0)
         if short.any():
-            wire = wire + np.where(short, HEADER_BYTES - last, 0)
             notes.append(
                 f"{path}: the last packet of {int(short.sum())} flows was filled up to its {HEADER_BYTES} B header"
             )
-    _check_total(path, wire)
-    return Demand(wire, local_bytes, tuple(notes))
+    _check_total(path, payload, added)
+    return Demand(payload + added, local_bytes, tuple(notes))
 
 
 def _check_shape(path: Path, counts: NDArray[np.generic]) -> None:
@@ -149,20 +150,29 @@ def _place(path: Path, wrong: NDArray[np.bool_]) -> str:
 def _scaled(path: Path, counts: NDArray[np.generic], factor: int) -> NDArray[np.int64]:
     """Whole bytes from counts; part of a byte counts as a byte."""
     if counts.dtype.kind == "f":
-        wrong = ~np.isfinite(counts.astype(np.float64))
+        with np.errstate(over="ignore"):
+            wrong = ~np.isfinite(counts.astype(np.float64))
         if wrong.any():
             raise InputError(f"{_place(path, wrong)} is not a finite number: give 0 where nothing is sent")
-    negative = counts < 0
+    negative = np.less(counts, 0)
     if negative.any():
         raise InputError(f"{_place(path, negative)} is negative: an amount to send is 0 or more")
-    large = counts.astype(np.float64) * factor
-    if large.sum() >= float(_MAX_TOTAL):
-        raise InputError(f"{path}: the total is above 2^63 bytes: give smaller amounts, or a smaller token_bytes")
-    if counts.dtype.kind == "f":
-        return np.ceil(large).astype(np.int64)
-    return counts.astype(np.int64) * factor
+    with np.errstate(over="ignore"):
+        large = np.ceil(counts.astype(np.float64) * factor)
+    whole = large if counts.dtype.kind == "f" else counts
+    if large.max(initial=0) < 2.0**63 and (counts.dtype.kind == "f" or int(counts.max()) * factor <= _MAX_TOTAL):
+        payload = whole.astype(np.int64) * (1 if counts.dtype.kind == "f" else factor)
+        if _exact_total(payload) <= _MAX_TOTAL:
+            return payload
+    raise InputError(f"{path}: the total is above 2^63 bytes: give smaller amounts, or a smaller token_bytes")
 
 
-def _check_total(path: Path, wire: NDArray[np.int64]) -> None:
-    if wire.astype(np.float64).sum() >= float(_MAX_TOTAL):
+def _exact_total(amounts: NDArray[np.int64]) -> int:
+    """Of amounts that each fit, even where their sum does not."""
+    return (int((amounts >> 32).sum()) << 32) + int((amounts & 0xFFFFFFFF).sum())
+
+
+def _check_total(path: Path, payload: NDArray[np.int64], added: NDArray[np.int64]) -> None:
+    """What was added to the payload is small against it, so that each of the two sums is exact."""
+    if _exact_total(payload) + _exact_total(added) > _MAX_TOTAL:
         raise InputError(f"{path}: the total on the wire is above 2^63 bytes: give smaller amounts")

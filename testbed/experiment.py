@@ -56,11 +56,26 @@ KEYS: Final = (
     Key("topology", "text", "leaf-spine", "shape of the network", choices=("leaf-spine",)),
     Key("link_gbps", "number", 800, "speed of every link", "Gb/s", minimum=0.001, maximum=100_000),
     Key("link_ns", "number", 1000, "propagation delay of every link", "ns", maximum=10_000_000),
-    Key("link_gbps_of", "numbers", {}, "exceptions by link, such as h3 or leaf1-spine2", "Gb/s", minimum=0.001),
+    Key(
+        "link_gbps_of",
+        "numbers",
+        {},
+        "exceptions by link, such as h3 or leaf1-spine2",
+        "Gb/s",
+        minimum=0.001,
+        maximum=100_000,
+    ),
     Key("link_ns_of", "numbers", {}, "exceptions by link", "ns", maximum=10_000_000),
     Key("dilation", "number", 0, "kernel time over fabric time; 0: chosen so that times are whole", maximum=1_000_000),
-    Key("mtu_bytes", "integer", MTU_BYTES, "largest packet on the wire, headers included", "B", 
-        minimum=2 * HEADER_BYTES, maximum=9216),
+    Key(
+        "mtu_bytes",
+        "integer",
+        MTU_BYTES,
+        "largest packet on the wire, headers included",
+        "B",
+        minimum=2 * HEADER_BYTES,
+        maximum=9216,
+    ),
     Key("queue_bytes", "integer", 0, "limit of a switch port's queue; 0: unlimited", "B", maximum=2**40),
     Key("schedule", "list", ("rr", "rate"), "schedules to run, one after the other", choices=tuple(SCHEDULES)),
     Key("cc", "text", "none", "congestion control", choices=("none",)),
@@ -142,7 +157,9 @@ def read_toml(path: Path) -> Experiment:
         raise InputError(f"{path} may not be read: check its permissions") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not text: give an experiment in TOML") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # tomllib's own error, and those of numbers and depth without end
         raise InputError(f"{path} is not TOML: {error}") from None
     return from_mapping(data, where=f"{path}: ", base=path.parent)
 
@@ -204,7 +221,7 @@ def _choice(key: Key, value: str, where: str) -> str:
 
 
 def _number(key: Key, value: Value, where: str, name: str) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, (int, float, Fraction)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float, Fraction)) or value != value:  # noqa: PLR0124 (NaN; math.isfinite overflows on huge integers)
         raise InputError(f"{where}{name} is {value!r}: give a number")
     if not key.minimum <= value <= key.maximum:
         upper = f" to {key.maximum:g}" if key.maximum < math.inf else " or more"
@@ -257,19 +274,24 @@ def _ordered(phases: list[DemandPhase], where: str) -> tuple[DemandPhase, ...]:
     return tuple(done)
 
 
+def _quoted(value: Value) -> str:
+    """As JSON, which is TOML too if nothing beyond 16 bits is escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def to_toml(experiment: Experiment) -> str:
     """The experiment as a file that runs it again from anywhere: matrix paths are absolute."""
     lines = [
-        f"{name} = {json.dumps(value)}"
+        f"{name} = {_quoted(value)}"
         for name, value in experiment.keys().items()
         if not isinstance(value, dict) and value != ""
     ]
     for name, value in experiment.keys().items():
         if isinstance(value, dict) and value:
-            lines += ["", f"[{name}]", *(f"{json.dumps(link)} = {json.dumps(item)}" for link, item in value.items())]
+            lines += ["", f"[{name}]", *(f"{_quoted(link)} = {_quoted(item)}" for link, item in value.items())]
     for phase in experiment.demand:
-        lines += ["", "[[demand]]", f"name = {json.dumps(phase.name)}", f"file = {json.dumps(str(phase.file.resolve()))}"]
-        lines += [f"unit = {json.dumps(phase.unit)}"]
+        lines += ["", "[[demand]]", f"name = {_quoted(phase.name)}", f"file = {_quoted(str(phase.file.resolve()))}"]
+        lines += [f"unit = {_quoted(phase.unit)}"]
         lines += [f"token_bytes = {phase.token_bytes}"] if phase.token_bytes else []
-        lines += [f"after = {json.dumps(list(phase.after))}"] if phase.after else []
+        lines += [f"after = {_quoted(list(phase.after))}"] if phase.after else []
     return "\n".join(lines) + "\n"

@@ -127,6 +127,16 @@ def prepare(experiment: Experiment) -> Scenario:
         )
     )
     dilation = experiment.dilation or choose_dilation(sorted({port.gbps for port in wiring.ports}))
+    for port in wiring.ports:
+        for what, time_ns, limit in (
+            ("a packet takes", experiment.mtu_bytes * 8 * dilation / port.gbps, 2**31),
+            ("the delay is", port.ns * dilation, 2**32),
+        ):
+            if time_ns >= limit:
+                raise InputError(
+                    f"{port.node} to {port.peer_node}: {what} {float(time_ns):g} ns of kernel time at dilation "
+                    f"{float(dilation):g}, which must be below {limit}: give a smaller dilation, or a smaller range of links"
+                )
     speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
     return Scenario(experiment, demands, wiring, speeds, dilation, hosts_per_leaf)
 

@@ -92,7 +92,7 @@ class FabricSwitch(_LazyShell, Switch):  # type: ignore[misc]
 class _FabricIntf(Intf):  # type: ignore[misc]
     """An interface that exists already."""
 
-    def config(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def config(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Nothing: address and state were set over netlink."""
         return {}
 
@@ -108,7 +108,7 @@ class _FabricLink(Link):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
 
     @classmethod
-    def makeIntfPair(cls, *args: Any, **kwargs: Any) -> tuple[str, str]:  # noqa: N802
+    def makeIntfPair(cls, *_args: Any, **_kwargs: Any) -> tuple[str, str]:  # noqa: N802
         """Put off to FabricNet.connect."""
         return "", ""
 

@@ -17,12 +17,12 @@ from controller import __version__
 from controller.errors import CannotRunError
 from testbed.experiment import to_toml
 from testbed.job import Job, Scenario, prepare_job
-from testbed.measure.results import RunData, collect
+from testbed.measure.results import RunData, collect, empty_figures
 from testbed.measure.store import write_atomically, write_table
 from testbed.stage.virtual import kernel
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
-__all__ = ["WALL_FIGURES", "Progress", "run_experiment", "run_schedule"]
+__all__ = ["WALL_FIGURES", "Progress", "nothing_to_send", "run_experiment", "run_schedule"]
 
 WALL_FIGURES: Final = ("wall_s", "setup_s", "engine_s")
 """The only figures that differ between two runs of one experiment."""
@@ -59,25 +59,42 @@ def run_schedule(
         data = collect(scenario, work)
     built = kernel.find()
     figures = {
-        "run": schedule,
-        **scenario.experiment.keys(),
-        "hosts": len(scenario.wiring.hosts),
-        "hosts_per_leaf": scenario.hosts_per_leaf,
-        "dilation": _plain_number(float(scenario.dilation)),
-        "schedule": schedule,
-        "demand": [str(phase.file) for phase in scenario.experiment.demand],
-        "unit": [phase.unit for phase in scenario.experiment.demand],
-        "token_bytes": [phase.token_bytes for phase in scenario.experiment.demand],
-        "version": __version__,
+        **_identity(scenario, schedule),
         "kernel_version": built.version,
         "kernel_key": built.key,
-        "python_version": platform.python_version(),
         **data.figures,
         "wall_s": round(time.monotonic() - begin, 3),
         "setup_s": round(marks["ready"] - begin, 3),
         "engine_s": round(engine_s, 3),
     }
     return RunData(figures, data.flows, data.ports, data.trace)
+
+
+def _identity(scenario: Scenario, schedule: str) -> dict[str, Any]:
+    """The experiment's keys as they were run."""
+    phases = scenario.experiment.demand
+    return {
+        "run": schedule,
+        **scenario.experiment.keys(),
+        "hosts": len(scenario.wiring.hosts),
+        "hosts_per_leaf": scenario.hosts_per_leaf,
+        "dilation": _plain_number(float(scenario.dilation)),
+        "schedule": schedule,
+        "demand": [str(phase.file) for phase in phases],
+        "unit": [phase.unit for phase in phases],
+        "token_bytes": [phase.token_bytes for phase in phases],
+        "version": __version__,
+        "python_version": platform.python_version(),
+    }
+
+
+def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
+    """The figures of a run of an empty demand, which needs no machine."""
+    return {
+        **_identity(scenario, schedule),
+        **empty_figures(len(scenario.wiring.hosts)),
+        **dict.fromkeys(WALL_FIGURES, 0),
+    }
 
 
 def _plain_number(value: float) -> int | float:

@@ -93,21 +93,6 @@ class Wiring:
         """The switch port that faces a host."""
         return self.ports[host].peer
 
-    def longest_path(self) -> tuple[list[Port], int]:
-        """The ports of a longest shortest path between hosts, by delay, and how many hosts it spans.
-
-        Searches from each host to all others over the first port of every route.
-        """
-        best: list[Port] = []
-        for source in range(len(self.hosts)):
-            for destination in range(len(self.hosts)):
-                if source == destination:
-                    continue
-                path = self.path(source, destination)
-                if sum(p.ns for p in path) > sum(p.ns for p in best):
-                    best = path
-        return best, len(self.hosts)
-
     def path(self, source: int, destination: int) -> list[Port]:
         """Output ports of the first shortest path from one host to another, the NIC first."""
         index_of = {name: index for index, name in enumerate(self.switches)}
@@ -147,7 +132,7 @@ def wire(topo: Topo) -> Wiring:
         for own, other in (("1", "2"), ("2", "1")):
             node, peer = info[f"node{own}"], info[f"node{other}"]
             ends.append((node, f"{node}-eth{info[f'port{own}']}", peer, info["gbps"], info["ns"]))
-    peer_of = {a: b for a, b in pairs} | {b: a for a, b in pairs}
+    peer_of = dict(pairs) | {b: a for a, b in pairs}
     ports = tuple(
         Port(index, name, node, peer_of[index], peer, gbps, ns)
         for index, (node, name, peer, gbps, ns) in enumerate(ends)
@@ -155,9 +140,7 @@ def wire(topo: Topo) -> Wiring:
     return Wiring(hosts, switches, ports, _routes(hosts, switches, ports))
 
 
-def _routes(
-    hosts: tuple[str, ...], switches: tuple[str, ...], ports: tuple[Port, ...]
-) -> dict[tuple[int, int], Route]:
+def _routes(hosts: tuple[str, ...], switches: tuple[str, ...], ports: tuple[Port, ...]) -> dict[tuple[int, int], Route]:
     """Breadth first from the switch of each host: all hosts of one switch share the rest of the way."""
     index_of = {name: index for index, name in enumerate(switches)}
     outward: dict[str, list[Port]] = {name: [] for name in switches}
@@ -186,9 +169,7 @@ def _toward(target: str, outward: dict[str, list[Port]], index_of: dict[str, int
                 distance[port.peer_node] = distance[node] + 1
                 waiting.append(port.peer_node)
     return {
-        index_of[node]: Route(
-            tuple(p.index for p in outward[node] if distance.get(p.peer_node, far + 1) == far - 1)
-        )
+        index_of[node]: Route(tuple(p.index for p in outward[node] if distance.get(p.peer_node, far + 1) == far - 1))
         for node, far in distance.items()
         if far
     }

@@ -72,7 +72,9 @@ def controller_checks() -> Iterator[Check]:
 
         yield Check("bcc (live counters in show)", True, f"python3-bpfcc {bcc.__version__}")
     except ImportError:
-        yield Check("bcc (live counters in show)", False, "apt-get install python3-bpfcc, in a venv with system packages")
+        yield Check(
+            "bcc (live counters in show)", False, "apt-get install python3-bpfcc, in a venv with system packages"
+        )
     found = _qdisc("fq")
     yield Check("sch_fq in this kernel", found, platform.release() if found else f"{platform.release()} has no sch_fq")
     tc = shutil.which("tc") or ("/usr/sbin/tc" if os.path.exists("/usr/sbin/tc") else None)
@@ -90,6 +92,9 @@ def _qdisc(kind: str) -> bool:
     except OSError:
         pass
     try:
-        return f"{kind}_" in Path("/proc/kallsyms").read_text() and f"{kind}_qdisc_ops" in Path("/proc/kallsyms").read_text()
+        return (
+            f"{kind}_" in Path("/proc/kallsyms").read_text()
+            and f"{kind}_qdisc_ops" in Path("/proc/kallsyms").read_text()
+        )
     except OSError:
         return False

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from controller.cli.options import add_demand_options, whole_number
+from controller.cli.options import add_demand_options, check_demand_options, whole_number
 from controller.demand import load_demand
 from controller.errors import InputError
 from controller.nic.ebpf import Address, EbpfNic, line_rate_bps
@@ -38,10 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Loads the pacer if it is not there, then writes peers and rates."""
-    if arguments.link_gbps is not None and not 0 < arguments.link_gbps <= 100_000:
-        raise InputError(f"--link-gbps {arguments.link_gbps:g}: give a speed above 0, up to 100000 Gb/s")
-    if arguments.mtu_bytes < 128 or arguments.gpus_per_server < 1:
-        raise InputError("--mtu-bytes must be at least 128, --gpus-per-server at least 1")
+    check_demand_options(arguments)
     demand = load_demand(
         arguments.file,
         unit=arguments.unit,
@@ -88,13 +85,16 @@ def read_peers(path: Path, hosts: int) -> dict[int, Address]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path} is not TOML ({error}): give lines such as 0 = \"10.0.0.1\"") from None
+        raise InputError(f'{path} is not TOML ({error}): give lines such as 0 = "10.0.0.1"') from None
     peers: dict[int, Address] = {}
-    for key, value in table.get("peers", table).items():
+    lines = table.get("peers", table)
+    if not isinstance(lines, dict):
+        raise InputError(f'{path}: peers is {lines!r}: give a table of lines such as 0 = "10.0.0.1"')
+    for key, value in lines.items():
         if not key.isdecimal() or int(key) >= hosts:
             raise InputError(f"{path}: {key!r} is not a rank: ranks are 0 to {hosts - 1}")
         try:
-            address = ipaddress.ip_address(value)
+            address = ipaddress.ip_address(str(value))
         except ValueError:
             raise InputError(f"{path}: rank {key}: {value!r} is not an IP address") from None
         if address in peers.values():

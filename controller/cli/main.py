@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.metadata
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -35,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit code 2."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help\n")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -48,9 +50,14 @@ def main(words: Sequence[str] | None = None) -> int:
         module = cast(Verb, point.load())
         modules[point.name] = module
         module.add_arguments(verbs.add_parser(point.name, help=module.HELP, description=module.HELP))
-    arguments = parser.parse_args(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files need not be text
     try:
-        return int(modules[arguments.verb].run(arguments))
+        try:
+            arguments = parser.parse_args(words)
+            return int(modules[arguments.verb].run(arguments))
+        finally:
+            sys.stdout.flush()
     except InputError as error:
         return _fail(error, 2)
     except CannotRunError as error:
@@ -59,8 +66,17 @@ def main(words: Sequence[str] | None = None) -> int:
         return _fail("interrupted; results of finished schedules are kept", INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output has gone: nothing more to say, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _discard_output()
+        return _fail(f"the output cannot be written: {error.strerror}", 1)
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(reason: object, code: int) -> int:

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from controller.demand import MTU_BYTES, UNITS
+from controller.errors import InputError
 
-__all__ = ["add_demand_options", "whole_number"]
+__all__ = ["add_demand_options", "check_demand_options", "whole_number"]
 
 
 def add_demand_options(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +18,16 @@ def add_demand_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token-bytes", type=whole_number, default=0, help="payload of one token, with --unit tokens")
     parser.add_argument("--mtu-bytes", type=whole_number, default=MTU_BYTES, help="packet on the wire (default: 4096)")
     parser.add_argument("--gpus-per-server", type=whole_number, default=1, help="hosts in a server (default: 1)")
+
+
+def check_demand_options(arguments: argparse.Namespace) -> None:
+    """Ranges, as for the keys of an experiment. Raises InputError."""
+    if arguments.link_gbps is not None and not 0.001 <= arguments.link_gbps <= 100_000:
+        raise InputError(f"--link-gbps {arguments.link_gbps:g}: give a speed of 0.001 to 100000 Gb/s")
+    if not 128 <= arguments.mtu_bytes <= 9216:
+        raise InputError(f"--mtu-bytes {arguments.mtu_bytes}: give 128 to 9216")
+    if not 1 <= arguments.gpus_per_server <= 64:
+        raise InputError(f"--gpus-per-server {arguments.gpus_per_server}: give 1 to 64")
 
 
 def whole_number(text: str) -> int:

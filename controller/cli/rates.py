@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from controller.cli.options import add_demand_options
+from controller.cli.options import add_demand_options, check_demand_options
 from controller.demand import load_demand
 from controller.errors import CannotRunError, InputError
 from controller.schedule import rate
@@ -28,12 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the figures; a matrix of more than 16 hosts is written, not printed."""
-    if not 0 < arguments.link_gbps <= 100_000:
-        raise InputError(f"--link-gbps {arguments.link_gbps:g}: give a speed above 0, up to 100000 Gb/s")
-    if arguments.mtu_bytes < 128:
-        raise InputError(f"--mtu-bytes {arguments.mtu_bytes}: give at least 128")
-    if arguments.gpus_per_server < 1:
-        raise InputError("--gpus-per-server 0: give 1 or more")
+    check_demand_options(arguments)
     demand = load_demand(
         arguments.file,
         unit=arguments.unit,
@@ -69,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write(path: Path, shares: np.ndarray) -> None:  # type: ignore[type-arg]
+def _write(path: Path, shares: NDArray[np.float64]) -> None:
     try:
         if path.suffix == ".npy":
             np.save(path, shares)

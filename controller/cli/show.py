@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{interface}: generation {generation}, {100 * steps.sum(dtype=np.float64) / RATE_ONE:.3f} % in all")
         print(f"{'rank':>6}  {'address':<24} {'rate [% of line]':>18} {'steps':>12} {'packets':>10}")
         for flow in read_flows(interface):
-            share = f"{100 * steps[flow.slot] / RATE_ONE:.6f}" if steps[flow.slot] else "not paced"
-            print(f"{flow.slot:>6}  {flow.address!s:<24} {share:>18} {steps[flow.slot]:>12} {flow.packets:>10}")
+            own = int(steps[flow.slot])
+            share = f"{100 * own / RATE_ONE:.6f}" if own else "not paced"
+            print(f"{flow.slot:>6}  {flow.address!s:<24} {share:>18} {own:>12} {flow.packets:>10}")
     return 0

@@ -30,6 +30,8 @@ def read_matrix(path: Path) -> NDArray[np.generic]:
         raise InputError(f"{path} may not be read: check its permissions") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a zero byte in the name
+        raise InputError(f"{str(path)!r} cannot be read: {error}") from None
     if content.startswith(npy_matrix.MAGIC):
         return npy_matrix.parse(path, content)
     return csv_matrix.parse(path, content)

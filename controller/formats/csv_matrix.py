@@ -35,9 +35,10 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
                 f"{path}: row {number} has {len(cells)} values, row {rows[0][0]} has {width}: rows must be equally long"
             )
         values.append([_number(path, number, column, cell) for column, cell in enumerate(cells, 1)])
-    if any(isinstance(value, float) for row in values for value in row):
-        return np.array(values, dtype=np.float64)
+    real = any(isinstance(value, float) for row in values for value in row)
     try:
+        if real:
+            return np.array(values, dtype=np.float64)
         return np.array(values, dtype=np.int64)
     except OverflowError:
         raise InputError(f"{path}: a value is above 2^63: give smaller amounts") from None
@@ -56,6 +57,10 @@ def _looks_numeric(cell: str) -> bool:
     return True
 
 
+def _short(cell: str) -> str:
+    return cell if len(cell) <= 20 else cell[:20] + "..."
+
+
 def _number(path: Path, row: int, column: int, cell: str) -> int | float:
     cell = cell.strip()
     try:
@@ -65,9 +70,10 @@ def _number(path: Path, row: int, column: int, cell: str) -> int | float:
     try:
         value = float(cell)
     except ValueError:
-        shown = cell if len(cell) <= 20 else cell[:20] + "..."
-        what = f"{shown!r} is not a number" if cell else "is empty"
+        what = f"{_short(cell)!r} is not a number" if cell else "is empty"
         raise InputError(f"{path}: row {row}, column {column} {what}: give 0 where nothing is sent") from None
     if not math.isfinite(value):
-        raise InputError(f"{path}: row {row}, column {column} is {cell}, not a finite number: give 0 or an amount")
+        raise InputError(
+            f"{path}: row {row}, column {column} is {_short(cell)}, not a finite number: give 0 or an amount"
+        )
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tokenize
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
             _, _, dtype = np.lib.format.read_array_header_1_0(stream)
         else:
             _, _, dtype = np.lib.format.read_array_header_2_0(stream)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise InputError(f"{path} has a damaged NPY header ({_first_line(error)}): write it anew") from None
     if dtype.hasobject:
         raise InputError(f"{path} holds Python objects, which are not read: save numbers (int64 or float64)")
@@ -33,7 +34,7 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
         raise InputError(f"{path} holds {dtype}, not numbers: save int64 or float64")
     try:
         array: NDArray[np.generic] = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, TypeError, EOFError, OSError, MemoryError) as error:
         raise InputError(f"{path} is a damaged NPY file ({_first_line(error)}): write it anew") from None
     return array
 

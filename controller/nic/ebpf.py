@@ -24,7 +24,16 @@ from controller.nic.libbpf import BpfMap, BpfObject, get_pinned_map
 from controller.nic.rate_table import RATE_ONE, RATE_SLOTS, TABLE_BYTES, RateTable
 from controller.nic.rtnetlink import NetlinkError, RtNetlink
 
-__all__ = ["OBJECT", "EbpfNic", "line_rate_bps", "loaded_interfaces", "pack_address", "pin_folder", "unload", "unpack_address"]
+__all__ = [
+    "OBJECT",
+    "EbpfNic",
+    "line_rate_bps",
+    "loaded_interfaces",
+    "pack_address",
+    "pin_folder",
+    "unload",
+    "unpack_address",
+]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -29,7 +29,7 @@ def _libbpf() -> ctypes.CDLL:
         library = ctypes.CDLL(_LIBRARY, use_errno=True)
     except OSError:
         raise CannotRunError(f"{_LIBRARY} is missing: apt-get install libbpf1") from None
-    pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
     integer, unsigned = ctypes.c_int, ctypes.c_uint32
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "libbpf_set_print": (pointer, [pointer]),
@@ -133,7 +133,7 @@ class BpfObject:
             raise CannotRunError(f"{path} is not a BPF object that libbpf can open: run make clean and make")
 
     def _keep_message(self, level: int, form: bytes, arguments: int) -> int:
-        """libbpf formats with C varargs: what it says is formatted by C as well."""
+        """Libbpf formats with C varargs: what it says is formatted by C as well."""
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
         ctypes.CDLL(None).vsnprintf(text, ctypes.c_size_t(_MESSAGE_BYTES), form, ctypes.c_void_p(arguments))
         if level == 0:
@@ -227,7 +227,7 @@ class BpfObject:
         return int(handle)
 
     def _section_map(self, section: str) -> int:
-        """libbpf names a section's map after the object and the section, cut to what the kernel takes."""
+        """Libbpf names a section's map after the object and the section, cut to what the kernel takes."""
         library, handle = _libbpf(), None
         while handle := library.bpf_object__next_map(self._handle, handle):
             if library.bpf_map__name(handle).decode().endswith(section):

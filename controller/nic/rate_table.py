@@ -33,7 +33,7 @@ class RateTable:
     @property
     def active(self) -> int:
         """Which half is in force."""
-        return _HEAD.unpack_from(self._memory)[0] & 1
+        return int(_HEAD.unpack_from(self._memory)[0]) & 1
 
     @property
     def generation(self) -> int:

@@ -169,9 +169,7 @@ class RtNetlink:
     def attach(self, index: int, program_fd: int, name: str, *, egress: bool, handle: int = 1) -> None:
         """A tc program in direct-action mode, first in order; an error if one has its place."""
         options = (
-            _u32(_TCA_BPF_FD, program_fd)
-            + _text(_TCA_BPF_NAME, name)
-            + _u32(_TCA_BPF_FLAGS, _BPF_FLAG_DIRECT_ACTION)
+            _u32(_TCA_BPF_FD, program_fd) + _text(_TCA_BPF_NAME, name) + _u32(_TCA_BPF_FLAGS, _BPF_FLAG_DIRECT_ACTION)
         )
         parent = _TC_H_EGRESS if egress else _TC_H_INGRESS
         info = 1 << 16 | socket.htons(_ETH_P_ALL)

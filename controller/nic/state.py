@@ -47,21 +47,24 @@ def read_flows(interface: str) -> list[FlowState]:
     return sorted(found, key=lambda flow: flow.slot)
 
 
-def _read(lib: Any, interface: str, name: str, key_bytes: int, value_bytes: int, entries: int) -> list[tuple[bytes, bytes]]:
+def _read(
+    lib: Any, interface: str, name: str, key_bytes: int, value_bytes: int, entries: int
+) -> list[tuple[bytes, bytes]]:
     """All elements of a pinned map in one batch."""
     path = pin_folder(interface) / name
     fd = lib.bpf_obj_get(os.fsencode(path))
     if fd < 0:
         raise CannotRunError(f"{path} cannot be opened: {os.strerror(ctypes.get_errno())}; run as root")
     try:
-        keys = ctypes.create_string_buffer(key_bytes * entries)
-        values = ctypes.create_string_buffer(value_bytes * entries)
+        keys = (ctypes.c_uint32 * (key_bytes // 4 * entries))()
+        values = (ctypes.c_uint32 * (value_bytes // 4 * entries))()
+        position = (ctypes.c_uint32 * (max(8, key_bytes) // 4))()
         count = ctypes.c_uint32(entries)
-        batch = ctypes.create_string_buffer(max(8, key_bytes))
-        # ENOENT says that the end was reached: what was read until then counts.
-        lib.bpf_lookup_batch(fd, None, batch, keys, values, ctypes.byref(count))
+        # An error at the end (ENOENT) says that the end was reached: what was read until then counts.
+        lib.bpf_lookup_batch(fd, None, position, keys, values, ctypes.byref(count))
+        key_data, value_data = bytes(keys), bytes(values)
         return [
-            (keys.raw[i * key_bytes : (i + 1) * key_bytes], values.raw[i * value_bytes : (i + 1) * value_bytes])
+            (key_data[i * key_bytes : (i + 1) * key_bytes], value_data[i * value_bytes : (i + 1) * value_bytes])
             for i in range(count.value)
         ]
     finally:

@@ -40,8 +40,13 @@ def rate_steps(
     ``wire_bytes`` has one row a sender, ``speeds_bps`` the speed of each of these; ``time_s`` is T*, already
     divided by lambda. R_ij = D_ij / (T* s_i) is rounded up: no demand gets rate 0, none ends late.
     """
-    per_byte = np.array([float(8 * one / (time_s * speed)) for speed in speeds_bps])
-    return np.ceil(wire_bytes * per_byte[:, None]).astype(np.uint32)
+    steps = np.zeros(wire_bytes.shape, dtype=np.uint32)
+    for row, speed in enumerate(speeds_bps):
+        per_byte = Fraction(8 * one) / (time_s * speed)
+        # Whole numbers of any size: a double would round some of them down.
+        exact = -(-wire_bytes[row].astype(object) * per_byte.numerator // per_byte.denominator)
+        steps[row] = exact.astype(np.uint32)
+    return steps
 
 
 def plan(demand: Demand, speeds_bps: Sequence[Fraction]) -> Plan:

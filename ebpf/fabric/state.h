@@ -12,8 +12,8 @@
 #include "frame.h"
 #include "rate_table.h"
 
-#define MAX_PORTS 8192
-#define MAX_ROUTES (1u << 19)
+#define MAX_PORTS   8192
+#define MAX_ROUTES  (1u << 19)
 #define MAX_MEMBERS (1u << 16)
 
 const volatile __u32 host_count;
@@ -57,7 +57,7 @@ struct {
  * which the verifier no longer sees a pointer.
  */
 #define packet_start(skb) ((void *)(long)*(volatile __u32 *)&(skb)->data)
-#define packet_end(skb) ((void *)(long)*(volatile __u32 *)&(skb)->data_end)
+#define packet_end(skb)   ((void *)(long)*(volatile __u32 *)&(skb)->data_end)
 
 /* What a port and a NIC must know of a packet. */
 struct packet {
@@ -81,7 +81,8 @@ static __always_inline bool packet_parse(struct __sk_buff *skb, struct packet *p
 		if (data + FRAME_TRANSPORT_OFFSET > end)
 			return false;
 	}
-	if (packet_be16(data, ETH_ALEN * 2) != ETH_P_IP || packet_u8(data, IPV4_OFFSET) != IPV4_VERSION_AND_LENGTH)
+	if (packet_be16(data, ETH_ALEN * 2) != ETH_P_IP ||
+	    packet_u8(data, IPV4_OFFSET) != IPV4_VERSION_AND_LENGTH)
 		return false;
 	packet->source = packet_be32(data, IPV4_SOURCE_OFFSET) - HOST_ADDRESS_BASE;
 	packet->destination = packet_be32(data, IPV4_DESTINATION_OFFSET) - HOST_ADDRESS_BASE;

@@ -12,13 +12,13 @@
 #define IPV4_VERSION_AND_LENGTH 0x45 /* version 4, no options */
 
 /* Read at a fixed offset from the start of a packet whose bounds were checked. */
-#define packet_u8(data, offset) (*(__u8 *)((data) + (offset)))
+#define packet_u8(data, offset)   (*(__u8 *)((data) + (offset)))
 #define packet_be16(data, offset) bpf_ntohs(*(__be16 *)((data) + (offset)))
 #define packet_be32(data, offset) bpf_ntohl(*(__be32 *)((data) + (offset)))
 
-#define IPV4_OFFSET 14
-#define IPV4_SOURCE_OFFSET 26
+#define IPV4_OFFSET             14
+#define IPV4_SOURCE_OFFSET      26
 #define IPV4_DESTINATION_OFFSET 30
-#define L4_PORTS_OFFSET 34
+#define L4_PORTS_OFFSET         34
 
 #endif

@@ -5,7 +5,7 @@
  * on the wire divided by the flow's share of the line rate (Virtual Clock, L. Zhang, SIGCOMM 1990). With
  * the gap before a packet and not after it, a short last packet leaves when the last byte is due, so that
  * a flow that started in time ends in time. What the division leaves over is carried to the next packet:
- * n packets take floor(n * exact gap), whatever n is.
+ * n packets of a flow that does not idle take floor(n * exact gap), whatever n is.
  *
  * The engine includes this file too: it must foresee the order in which the flows of a host leave.
  */

@@ -14,9 +14,9 @@
 
 #include <linux/types.h>
 
-#define RATE_SLOTS 1024
+#define RATE_SLOTS     1024
 #define RATE_STEP_BITS 32
-#define RATE_ONE (1ULL << RATE_STEP_BITS)
+#define RATE_ONE       (1ULL << RATE_STEP_BITS)
 
 struct rate_half {
 	__u64 generation;

@@ -34,7 +34,9 @@ def testbed_checks() -> Iterator[Check]:
 
         yield Check("mininet", True, str(Path(mininet.net.__file__).parent))
     except ImportError:
-        yield Check("mininet", False, "apt-get install mininet, in a virtual environment with system packages: run make")
+        yield Check(
+            "mininet", False, "apt-get install mininet, in a virtual environment with system packages: run make"
+        )
     for name in ("pyarrow", "matplotlib"):
         try:
             module = __import__(name)

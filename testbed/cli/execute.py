@@ -12,12 +12,11 @@ from controller.errors import CannotRunError
 from testbed.experiment import Experiment
 from testbed.job import prepare
 from testbed.report.table import comparison
-from testbed.runner import run_experiment
+from testbed.runner import nothing_to_send, run_experiment
 
 __all__ = ["execute"]
 
 _EVERY_S: Final = 5.0
-_NOTHING: Final = {"cct_ns": 0, "lower_bound_ns": 0, "inflation": 0, "delivered_bytes": 0, "expected_bytes": 0}
 
 
 class _Meter:
@@ -39,7 +38,12 @@ class _Meter:
             f"{run}: {100 * delivered // expected} %, {delivered} of {expected} packets, "
             f"{fabric_ns / 1000:.0f} us of fabric time, {wall_s:.0f} s, about {left_s:.0f} s left"
         )
-        print(f"\r\033[K{text}" if self._terminal else text, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
+        print(
+            f"\r\033[K{text}" if self._terminal else text,
+            end="" if self._terminal else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def close(self) -> None:
         """Clears the line."""
@@ -53,7 +57,7 @@ def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
     for note in scenario.notes:
         print(f"note: {note}", file=sys.stderr)
     if not scenario.expected_bytes:
-        result: dict[str, Any] = {"runs": [{"run": s, "schedule": s, **_NOTHING} for s in experiment.schedule]}
+        result = {"runs": [nothing_to_send(scenario, schedule) for schedule in experiment.schedule]}
         _write_nothing(out, result)
         print(json.dumps(result, indent=1) if as_json else "nothing to send: CCT 0")
         return 0

@@ -19,9 +19,9 @@
 #include "measure.h"
 #include "sender.h"
 
-#define SECOND_NS 1000000000ULL
+#define SECOND_NS      1000000000ULL
 #define PROGRESS_STEPS 50
-#define MAX_SOCKETS 64
+#define MAX_SOCKETS    64
 
 struct engine {
 	/* From Python. */
@@ -52,7 +52,8 @@ static uint64_t now_ns(void)
 
 static void sleep_until(uint64_t when_ns)
 {
-	struct timespec when = {.tv_sec = (time_t)(when_ns / SECOND_NS), .tv_nsec = (long)(when_ns % SECOND_NS)};
+	struct timespec when = {.tv_sec = (time_t)(when_ns / SECOND_NS),
+				.tv_nsec = (long)(when_ns % SECOND_NS)};
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, NULL) == EINTR)
 		;
@@ -146,8 +147,9 @@ static void report_progress(struct engine *engine, uint64_t time_ns, uint64_t *r
 	if (engine->progress_fd < 0 || step <= *reported)
 		return;
 	*reported = step;
-	dprintf(engine->progress_fd, "@progress %llu %llu %llu\n", (unsigned long long)(time_ns - engine->epoch_ns),
-		(unsigned long long)delivered, (unsigned long long)engine->expected_packets);
+	dprintf(engine->progress_fd, "@progress %llu %llu %llu\n",
+		(unsigned long long)(time_ns - engine->epoch_ns), (unsigned long long)delivered,
+		(unsigned long long)engine->expected_packets);
 }
 
 static int drive(struct engine *engine)
@@ -196,9 +198,9 @@ static int prepare(struct engine *engine)
 
 		for (; last < count && flows[last].source == host; last++)
 			engine->expected_packets += flows[last].packets;
-		sender_init(&engine->senders[host], engine->discipline, flows + first, (uint32_t)(last - first),
-			    engine->epoch_ns + start_ns[host], byte_ns[host], engine->mtu_bytes,
-			    engine->flow_storage + first, engine->heap_storage + first);
+		sender_init(&engine->senders[host], engine->discipline, flows + first,
+			    (uint32_t)(last - first), engine->epoch_ns + start_ns[host], byte_ns[host],
+			    engine->mtu_bytes, engine->flow_storage + first, engine->heap_storage + first);
 		first = last;
 	}
 	if (first != count) {
@@ -250,13 +252,13 @@ static PyObject *results(struct engine *engine)
 	for (uint32_t port = 0; port < measure->port_count; port++)
 		deepest[port] = measure->ports[port].max_queue_bytes;
 	dict = Py_BuildValue(
-		"{s:K,s:K,s:K,s:K,s:K,s:K,s:i,s:y#,s:y#,s:y#}", "epoch_ns", (unsigned long long)engine->epoch_ns,
-		"end_ns", (unsigned long long)engine->last_far_end_ns, "sent_packets",
-		(unsigned long long)engine->sent_packets, "packet_hops",
+		"{s:K,s:K,s:K,s:K,s:K,s:K,s:i,s:y#,s:y#,s:y#}", "epoch_ns",
+		(unsigned long long)engine->epoch_ns, "end_ns", (unsigned long long)engine->last_far_end_ns,
+		"sent_packets", (unsigned long long)engine->sent_packets, "packet_hops",
 		(unsigned long long)engine->packet_hops, "total_queue_max_bytes",
-		(unsigned long long)measure->max_total_bytes, "bucket_ns", (unsigned long long)measure->bucket_ns,
-		"buckets", MEASURE_BUCKETS, "port_queue_max_bytes", deepest,
-		(Py_ssize_t)(measure->port_count * sizeof(*deepest)), "series_queue_bytes",
+		(unsigned long long)measure->max_total_bytes, "bucket_ns",
+		(unsigned long long)measure->bucket_ns, "buckets", MEASURE_BUCKETS, "port_queue_max_bytes",
+		deepest, (Py_ssize_t)(measure->port_count * sizeof(*deepest)), "series_queue_bytes",
 		measure->series_queue_bytes, (Py_ssize_t)(cells * sizeof(*measure->series_queue_bytes)),
 		"series_sent_bytes", measure->series_sent_bytes,
 		(Py_ssize_t)(cells * sizeof(*measure->series_sent_bytes)));
@@ -266,10 +268,11 @@ static PyObject *results(struct engine *engine)
 
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {"flows",      "byte_ns",  "start_ns",   "propagation_ns", "head",
-				"records",    "mtu_bytes", "seed",       "discipline",     "balancing",
-				"period_ns",  "limit_ns", "bucket_ns",  "slot_ns",        "ifindex",
-				"sockets",    "progress_fd", "trace_fd", NULL};
+	static char *names[] = {"flows",       "byte_ns",   "start_ns",  "propagation_ns",
+				"head",        "records",   "mtu_bytes", "seed",
+				"discipline",  "balancing", "period_ns", "limit_ns",
+				"bucket_ns",   "slot_ns",   "ifindex",   "sockets",
+				"progress_fd", "trace_fd",  NULL};
 	struct engine engine = {0};
 	unsigned long long period_ns, limit_ns, bucket_ns, slot_ns;
 	PyObject *dict = NULL;
@@ -291,7 +294,8 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 	engine.slot_ns = slot_ns;
 	engine.host_count = (uint32_t)(engine.byte_ns.len / (Py_ssize_t)sizeof(uint64_t));
 	engine.port_count = (uint32_t)(engine.propagation_ns.len / (Py_ssize_t)sizeof(uint32_t));
-	if (engine.start_ns.len != engine.byte_ns.len || engine.records.len < (Py_ssize_t)(RECORD_CAPACITY * sizeof(struct record)) ||
+	if (engine.start_ns.len != engine.byte_ns.len ||
+	    engine.records.len < (Py_ssize_t)(RECORD_CAPACITY * sizeof(struct record)) ||
 	    engine.head.len < (Py_ssize_t)sizeof(struct record_head) || engine.sockets < 1 ||
 	    engine.sockets > MAX_SOCKETS || !period_ns || !bucket_ns || !slot_ns) {
 		PyErr_SetString(PyExc_ValueError, "an argument has the wrong size or is out of range");
@@ -306,25 +310,14 @@ out:
 	return dict;
 }
 
-static PyObject *engine_entropy(PyObject *self, PyObject *args)
-{
-	unsigned int seed, source, destination, psn;
-	int balancing;
-
-	(void)self;
-	if (!PyArg_ParseTuple(args, "iIIII", &balancing, &seed, &source, &destination, &psn))
-		return NULL;
-	return PyLong_FromLong(entropy_value((enum balancing)balancing, seed, source, destination, psn));
-}
-
 static PyMethodDef methods[] = {
 	{"run", (PyCFunction)(void (*)(void))engine_run, METH_VARARGS | METH_KEYWORDS,
 	 "Sends all flows and measures until the last packet has arrived; see testbed/engine/__init__.py."},
-	{"entropy", engine_entropy, METH_VARARGS, "The entropy value of one packet."},
 	{NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_engine", NULL, -1, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef module = {
+	PyModuleDef_HEAD_INIT, "_engine", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__engine(void)
 {

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define ENTROPY_BITS 6
+#define ENTROPY_BITS   6
 #define ENTROPY_VALUES (1u << ENTROPY_BITS)
 
 enum balancing {

@@ -19,7 +19,7 @@
  * does, or it would be a window that nobody asked for.
  */
 #define SEND_BUFFER_BYTES 2000000000
-#define TIME_TO_LIVE 64
+#define TIME_TO_LIVE      64
 
 struct inject {
 	int sockets, current, batched;
@@ -31,8 +31,7 @@ struct inject {
 
 struct inject *inject_open(int ifindex, int sockets)
 {
-	struct sockaddr_ll address = {
-		.sll_family = AF_PACKET, .sll_protocol = 0, .sll_ifindex = ifindex};
+	struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = 0, .sll_ifindex = ifindex};
 	struct inject *inject = calloc(1, sizeof(*inject));
 	int size = SEND_BUFFER_BYTES;
 
@@ -87,7 +86,7 @@ static uint16_t ip_checksum(const struct iphdr *ip)
 	for (size_t i = 0; i < sizeof(*ip) / 2; i++)
 		sum += words[i];
 	sum = (sum & 0xffff) + (sum >> 16);
-	return (uint16_t)~(sum + (sum >> 16));
+	return (uint16_t) ~(sum + (sum >> 16));
 }
 
 int inject_flush(struct inject *inject)

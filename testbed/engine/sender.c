@@ -48,9 +48,9 @@ static void sift_down(struct sender *sender, uint32_t i)
 	heap[i] = moving;
 }
 
-void sender_init(struct sender *sender, enum discipline discipline, const struct flow *flows,
-		 uint32_t count, uint64_t start_ns, uint64_t byte_ns, uint32_t mtu_bytes,
-		 struct sender_flow *flow_storage, uint32_t *heap_storage)
+void sender_init(struct sender *sender, enum discipline discipline, const struct flow *flows, uint32_t count,
+		 uint64_t start_ns, uint64_t byte_ns, uint32_t mtu_bytes, struct sender_flow *flow_storage,
+		 uint32_t *heap_storage)
 {
 	*sender = (struct sender){
 		.discipline = discipline,

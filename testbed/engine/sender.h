@@ -46,9 +46,9 @@ struct packet {
 };
 
 /* flows: count of them, all of one source, in round-robin order. storage for count entries each. */
-void sender_init(struct sender *sender, enum discipline discipline, const struct flow *flows,
-		 uint32_t count, uint64_t start_ns, uint64_t byte_ns, uint32_t mtu_bytes,
-		 struct sender_flow *flow_storage, uint32_t *heap_storage);
+void sender_init(struct sender *sender, enum discipline discipline, const struct flow *flows, uint32_t count,
+		 uint64_t start_ns, uint64_t byte_ns, uint32_t mtu_bytes, struct sender_flow *flow_storage,
+		 uint32_t *heap_storage);
 /* When the next packet starts into the port, UINT64_MAX if there is none. */
 uint64_t sender_next_ns(const struct sender *sender);
 /* Takes that packet. */

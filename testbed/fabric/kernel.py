@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Final
@@ -89,7 +89,18 @@ class KernelFabric:
             node = node_of.get(port.node, 0)
             salt = mix32(path_salt ^ node)
             _PORT.pack_into(
-                self._ports, port.index * _PORT.size, 0, limit_ns, byte_ns, propagation_ns, node * hosts, salt, 0, 0, 0, 0
+                self._ports,
+                port.index * _PORT.size,
+                0,
+                limit_ns,
+                byte_ns,
+                propagation_ns,
+                node * hosts,
+                salt,
+                0,
+                0,
+                0,
+                0,
             )
 
     def _fill_routes(self, routes: memoryview, members: memoryview) -> None:
@@ -123,7 +134,13 @@ class KernelFabric:
 
         with RtNetlink() as netlink:
             netlink.add_pair(
-                "netkit", "inject", INJECT_IFINDEX, "inject-peer", _INJECT_PEER_IFINDEX, mtu_bytes=1500, address=HOST_MAC
+                "netkit",
+                "inject",
+                INJECT_IFINDEX,
+                "inject-peer",
+                _INJECT_PEER_IFINDEX,
+                mtu_bytes=1500,
+                address=HOST_MAC,
             )
             netlink.set_up(INJECT_IFINDEX, arp=False)
             netlink.set_up(_INJECT_PEER_IFINDEX, arp=False)

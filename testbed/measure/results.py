@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from testbed.engine import RECORD_FIELDS
 from testbed.job import Scenario
 
-__all__ = ["BUSY_FROM", "BUSY_TO", "RunData", "collect"]
+__all__ = ["BUSY_FROM", "BUSY_TO", "RunData", "collect", "empty_figures"]
 
 _RECEIVE_FIELDS: Final = [("bytes", "<u8"), ("packets", "<u8"), ("first_ns", "<u8"), ("last_ns", "<u8")]
 _DIGITS: Final = 3
@@ -104,6 +104,29 @@ def collect(scenario: Scenario, work: Path) -> RunData:
         "phase_cct_ns": [round(phase.duration_ns, _DIGITS) for phase in phases],
     }
     return RunData(figures, flows, _port_columns(scenario, phases), _trace_columns(scenario, work, phases))
+
+
+def empty_figures(hosts: int) -> dict[str, Any]:
+    """The figures of a collective in which nothing is sent."""
+    zero = (
+        "cct_ns",
+        "lower_bound_ns",
+        "inflation",
+        "hot_queue_max_bytes",
+        "fabric_queue_max_bytes",
+        "total_queue_max_bytes",
+        "delivered_bytes",
+        "expected_bytes",
+        "drops",
+        "marks",
+        "trims",
+        "packets",
+        "packet_hops",
+        "receiver_done_ns_mean",
+        "flow_done_ns_mean",
+    )
+    none = ("bottleneck", "bottleneck_busy", "hot_host")
+    return {**dict.fromkeys(zero, 0), **dict.fromkeys(none), "receiver_done_ns": [None] * hosts, "phase_cct_ns": []}
 
 
 def _busy(scenario: Scenario, phases: list[_Phase], bounds_ns: list[float]) -> float:

@@ -1,0 +1,1 @@
+"""Figures for people: tables and pictures."""

@@ -28,12 +28,8 @@ def draw_all(scenario: Scenario, out: Path, runs: list[dict[str, Any]]) -> dict[
     except ImportError as error:
         raise CannotRunError(f"{error.name} is missing: run make") from None
     matplotlib.use("Agg")
-    tables = {
-        run["run"]: pyarrow.parquet.read_table(out / run["run"] / "ports.parquet").to_pydict() for run in runs
-    }
-    series = {
-        name: {column: np.array(values) for column, values in table.items()} for name, table in tables.items()
-    }
+    tables = {run["run"]: pyarrow.parquet.read_table(out / run["run"] / "ports.parquet").to_pydict() for run in runs}
+    series = {name: {column: np.array(values) for column, values in table.items()} for name, table in tables.items()}
     queue, utilisation = out / "queue.png", out / "utilisation.png"
     _draw_queue(scenario, runs, series, queue)
     _draw_utilisation(scenario, runs, series, utilisation)
@@ -81,8 +77,13 @@ def _draw_queue(
         )
     axes.axvline(runs[0]["lower_bound_ns"] / 1000, color="0.4", linewidth=0.8)
     axes.annotate(
-        "lower bound", (runs[0]["lower_bound_ns"] / 1000, 0.02), xycoords=("data", "axes fraction"), rotation=90,
-        fontsize=8, color="0.4", ha="right",
+        "lower bound",
+        (runs[0]["lower_bound_ns"] / 1000, 0.02),
+        xycoords=("data", "axes fraction"),
+        rotation=90,
+        fontsize=8,
+        color="0.4",
+        ha="right",
     )
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.5)
@@ -107,14 +108,22 @@ def _draw_utilisation(
         begin, where = np.unique(columns["begin_ns"][own], return_inverse=True)
         sent = np.bincount(where, weights=columns["sent_bytes"][own])
         axes.plot(
-            begin / 1000, 100 * sent / bucket_ns / capacity, style, color=colour, drawstyle="steps-post",
+            begin / 1000,
+            100 * sent / bucket_ns / capacity,
+            style,
+            color=colour,
+            drawstyle="steps-post",
             label=run["run"],
         )
         hot = columns["toward"] == run["hot_host"]
         speed = float(scenario.wiring.ports[scenario.wiring.hosts.index(run["hot_host"])].gbps) / 8
         axes.plot(
-            columns["begin_ns"][hot] / 1000, 100 * columns["sent_bytes"][hot] / bucket_ns / speed, style,
-            color=colour, linewidth=0.5, alpha=0.7,
+            columns["begin_ns"][hot] / 1000,
+            100 * columns["sent_bytes"][hot] / bucket_ns / speed,
+            style,
+            color=colour,
+            linewidth=0.5,
+            alpha=0.7,
         )
     axes.set_ylim(0, 105)
     axes.set_ylabel("bytes sent over line rate [%]")

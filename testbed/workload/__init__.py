@@ -1,0 +1,1 @@
+"""Demand matrices that are made, not recorded."""

@@ -1,0 +1,1 @@
+"""The virtual stage: User-Mode Linux in time travel."""

@@ -108,11 +108,11 @@ def main() -> None:
 
         task: Callable[[Path], None] = getattr(tasks, sys.argv[1])
         task(Path("/run/work"))
-        say("done")
+        Path("/run/work/done").touch()
     except BaseException as error:  # noqa: BLE001 (the machine is to say why it ends, whatever it was)
         from controller.errors import CannotRunError
 
-        if not isinstance(error, CannotRunError):
+        if "INCASTFREE_DEBUG" in os.environ:
             traceback.print_exc()
         text = str(error)
         say("error", text if isinstance(error, CannotRunError) else f"{type(error).__name__}: {text}")

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,9 +47,11 @@ _NO_PTRACE: Final = (
     "the host does not let a process trace its children, which the virtual stage needs: "
     "allow ptrace (kernel.yama.ptrace_scope below 3, in a container the capability SYS_PTRACE)"
 )
+_NO_MEMORY: Final = "the virtual machine ran out of memory: give it more with --memory-mib"
 _CRASHES: Final = (
     ("ptrace: Operation not permitted", _NO_PTRACE),
-    ("Out of memory", "the virtual machine ran out of memory: give it more with memory_mib"),
+    ("deadlocked on memory", _NO_MEMORY),
+    ("Out of memory", _NO_MEMORY),
     ("check_ptrace", _NO_PTRACE),
     ("Kernel panic", "the virtual-time kernel panicked"),
     ("Failed to allocate", "the host has no memory for the virtual machine: use a smaller memory_mib"),
@@ -72,7 +75,9 @@ def work_folder() -> Iterator[Path]:
     try:
         yield folder
     except OSError as error:
-        raise CannotRunError(f"{error.filename or folder}: {error.strerror}; set TMPDIR to a folder with room") from None
+        raise CannotRunError(
+            f"{error.filename or folder}: {error.strerror}; set TMPDIR to a folder with room"
+        ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
@@ -125,10 +130,9 @@ class VirtualMachine:
     def run(self, task: str, on_line: Line, *, limit_s: float) -> None:
         """Boots, runs the task, returns when it is done. Raises CannotRunError with the reason in one line."""
         failure = ""
-        finished = False
 
         def follow(stream: IO[bytes]) -> None:
-            nonlocal failure, finished
+            nonlocal failure
             for raw in stream:
                 line = raw.decode(errors="replace").rstrip()
                 if not line.startswith("@"):
@@ -137,8 +141,6 @@ class VirtualMachine:
                 kind, _, text = line[1:].partition(" ")
                 if kind == "error":
                     failure = text
-                elif kind == "done":
-                    finished = True
                 else:
                     on_line(kind, text)
 
@@ -155,13 +157,15 @@ class VirtualMachine:
             raise
         finally:
             timer.cancel()
-        if failure or not finished:
+        if failure or not self._done():
             if os.environ.get("INCASTFREE_DEBUG"):
                 print("\n".join(self._log), file=sys.stderr)
             raise CannotRunError(failure or self._why_killed or self._crash(process.returncode))
 
     def run_interactive(self, task: str) -> None:
         """The same with the terminal of this process as the guest's console."""
+        terminal = sys.stdin.fileno() if sys.stdin.isatty() else -1
+        attributes = termios.tcgetattr(terminal) if terminal >= 0 else None
         process = self._start(task, interactive=True)
         try:
             process.wait()
@@ -169,6 +173,15 @@ class VirtualMachine:
             self.kill("interrupted")
             process.wait()
             raise
+        finally:
+            if attributes is not None:
+                termios.tcsetattr(terminal, termios.TCSADRAIN, attributes)
+        if not self._done():
+            raise CannotRunError("the virtual machine ended early: what it printed above says why")
+
+    def _done(self) -> bool:
+        """The guest leaves a file when its task has ended well."""
+        return (self._work / "done").exists()
 
     def kill(self, why: str) -> None:
         """Ends the machine at once; all its processes die with it."""
@@ -219,11 +232,11 @@ class VirtualMachine:
         try:
             self._process = subprocess.Popen(
                 command,
-                stdin=None if interactive else subprocess.DEVNULL,
+                stdin=None if interactive and sys.stdin.isatty() else subprocess.DEVNULL,
                 stdout=None if interactive else subprocess.PIPE,
                 stderr=None if interactive else subprocess.STDOUT,
                 env=environment,
-                preexec_fn=prepare,
+                preexec_fn=prepare,  # noqa: PLW1509 (system calls alone: no lock can be missing)
                 start_new_session=not interactive,
             )
         except OSError as error:

@@ -91,14 +91,13 @@ def shell(work: Path) -> None:
 
     job = json.loads((work / "job.json").read_text())
     net, _, _ = _build(job, isolated_hosts=True)
-    say("ready")
-    CLI(net)
+    commands = work / "commands"
+    CLI(net, script=str(commands) if commands.exists() else None)
     for host in net.hosts:
         host.terminate()
-    (work / "shell-done").touch()
 
 
 def script(work: Path) -> None:
     """Runs script.py of the work folder, for tests: as root, on a machine of its own."""
     source = (work / "script.py").read_text()
-    exec(compile(source, "script.py", "exec"), {"__name__": "__main__", "WORK": work})  # noqa: S102
+    exec(compile(source, "script.py", "exec"), {"__name__": "__main__", "WORK": work})

@@ -1,0 +1,29 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the OLMoE and Zipf matrices, which lies beside the checkout and is not part of it."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"needs the matrices in {folder}, which is not there")
+    return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long the long tests may be."""
+    parser.addoption("--seeds", type=int, default=1, help="seeds of the runs on the OLMoE matrices (30 s each)")
+
+
+@pytest.fixture
+def seeds(request: pytest.FixtureRequest) -> int:
+    """See --seeds."""
+    return int(request.config.getoption("--seeds"))

@@ -1,0 +1,36 @@
+"""Mininet's command line."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tests.emulation.conftest import write_matrix
+
+
+def test_ping(tmp_path: Path) -> None:
+    """h1 reaches h2 on its leaf and h7 across the spines, in the time that links and dilation give."""
+    write_matrix(tmp_path / "demand.csv", np.ones((8, 8), dtype=int))
+    (tmp_path / "net.toml").write_text('hosts_per_leaf = 4\n[[demand]]\nfile = "demand.csv"\n')
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("incastfree")), "shell", str(tmp_path / "net.toml")],
+        input="h1 ping -c 2 h2\nh1 ping -c 2 h7\nexit\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    received = re.findall(r"(\d) received, 0% packet loss", done.stdout)
+    assert received == ["2", "2"], done.stdout
+    times_ms = [float(t) for t in re.findall(r"time=([\d.]+) ms", done.stdout)]
+    # Links of 1 us, dilation 100: 0.1 ms a link; 98 bytes take 98 ns on each; there and back.
+    near, far = times_ms[1], times_ms[3]
+    # Nothing else takes time. ping counts whole microseconds.
+    assert near == math.floor(4 * (100 + 0.098)) / 1000
+    assert far == math.floor(8 * (100 + 0.098)) / 1000

@@ -1,0 +1,354 @@
+"""The rate table, and every layout that Python and C share, held against the C compiler."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import DTypeLike
+
+from controller.errors import CannotRunError
+from controller.nic import rate_table, state
+from controller.nic.rate_table import RATE_ONE, RATE_SLOTS, TABLE_BYTES, RateTable
+from controller.schedule.plan import Discipline
+from testbed import engine, net
+from testbed.fabric import kernel
+from testbed.measure import results
+from tests.conftest import REPOSITORY
+from tests.unit.conftest import Compile
+
+HEADERS = {
+    "rate_half": "ebpf/include/rate_table.h",
+    "rate_table": "ebpf/include/rate_table.h",
+    "edt_flow": "ebpf/include/edt.h",
+    "port": "ebpf/include/fabric.h",
+    "record": "ebpf/include/fabric.h",
+    "record_head": "ebpf/include/fabric.h",
+    "receive": "ebpf/include/fabric.h",
+    "transport": "ebpf/include/frame.h",
+    "flow": "testbed/engine/sender.h",
+}
+
+
+def members_of(name: str) -> list[str]:
+    """As the header declares them; that these are all is checked by their sizes."""
+    text = re.sub(r"/\*.*?\*/", "", (REPOSITORY / HEADERS[name]).read_text(), flags=re.DOTALL)
+    body = re.search(rf"^struct {name} {{(.*?)^}};", text, re.DOTALL | re.MULTILINE)
+    assert body is not None
+    declared = re.findall(r"(?:struct )?\w+ ([\w, \[\]]+);", body[1])
+    return [re.sub(r"\[.*", "", member).strip() for line in declared for member in line.split(",")]
+
+
+STRUCTS = {name: members_of(name) for name in HEADERS}
+
+CONSTANTS = {
+    "RATE_SLOTS": RATE_SLOTS,
+    "RATE_ONE": RATE_ONE,
+    "RECORD_CAPACITY": engine.RECORD_CAPACITY,
+    "ROUTE_WAYS_SHIFT": kernel._ROUTE_WAYS_SHIFT,
+    "PORT_IFINDEX_BASE": net.PORT_IFINDEX_BASE,
+    "ENTROPY_VALUES": engine.ENTROPY_VALUES,
+    "OBLIVIOUS_SPRAYING": engine.Balancing.OPS,
+    "SINGLE_PATH": engine.Balancing.ECMP,
+    "ROUND_ROBIN": Discipline.ROUND_ROBIN,
+    "PACED": Discipline.PACED,
+}
+
+FieldPlaces = dict[str, tuple[int, int]]
+
+
+@pytest.fixture(scope="module")
+def c_layout(compile_c: Compile) -> dict[str, str]:
+    """What the compiler says: "struct.field" to "offset size", "struct" to its size, and the constants."""
+    lines = []
+    for name, members in STRUCTS.items():
+        lines.append(f'printf("{name} %zu\\n", sizeof(struct {name}));')
+        for member in members:
+            place = f"offsetof(struct {name}, {member}), sizeof(((struct {name} *)0)->{member})"
+            lines.append(f'printf("{name}.{member} %zu %zu\\n", {place});')
+    for name in [*CONSTANTS, "FRAME_TRANSPORT_OFFSET", "FRAME_BYTES", "HOST_ADDRESS_BASE"]:
+        lines.append(f'printf("{name} %llu\\n", (unsigned long long){name});')
+    headers = ["stddef.h", "stdio.h", "entropy.h", *sorted({Path(header).name for header in HEADERS.values()})]
+    includes = "\n".join(f"#include <{name}>" for name in headers)
+    source = f"{includes}\nint main(void)\n{{\n{chr(10).join(lines)}\nreturn 0;\n}}\n"
+    output = subprocess.run([compile_c(source)], check=True, capture_output=True, text=True).stdout
+    return dict(line.split(" ", 1) for line in output.splitlines())
+
+
+def in_c(layout: dict[str, str], name: str) -> tuple[FieldPlaces, int]:
+    places: FieldPlaces = {}
+    for member in STRUCTS[name]:
+        offset, size = layout[f"{name}.{member}"].split()
+        places[member] = int(offset), int(size)
+    return places, int(layout[name])
+
+
+def in_struct(form: struct.Struct, members: Sequence[str]) -> tuple[FieldPlaces, int]:
+    """Of a format in which each letter is a field, in little-endian order and so without gaps."""
+    assert form.format[0] == "<"
+    places: FieldPlaces = {}
+    offset = 0
+    for member, letter in zip(members, form.format[1:], strict=True):
+        size = struct.calcsize(f"<{letter}")
+        places[member] = offset, size
+        offset += size
+    return places, form.size
+
+
+def in_dtype(fields: DTypeLike) -> tuple[FieldPlaces, int]:
+    dtype = np.dtype(fields)
+    assert dtype.fields is not None
+    return {name: (field[1], field[0].itemsize) for name, field in dtype.fields.items()}, dtype.itemsize
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_the_fields_found_fill_each_struct(c_layout: dict[str, str], name: str) -> None:
+    places, size = in_c(c_layout, name)
+    assert sum(length for _, length in places.values()) == size
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("edt_flow", state._EDT_FLOW), ("port", kernel._PORT)],
+    ids=["edt_flow", "port"],
+)
+def test_struct_formats(c_layout: dict[str, str], name: str, form: struct.Struct) -> None:
+    assert in_struct(form, STRUCTS[name]) == in_c(c_layout, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("flow", engine.FLOW_FIELDS), ("record", engine.RECORD_FIELDS), ("receive", results._RECEIVE_FIELDS)],
+    ids=["flow", "record", "receive"],
+)
+def test_array_types(c_layout: dict[str, str], name: str, fields: DTypeLike) -> None:
+    assert in_dtype(fields) == in_c(c_layout, name)
+
+
+def test_sizes_of_shared_memory(c_layout: dict[str, str]) -> None:
+    assert int(c_layout["record"]) == kernel._RECORD_BYTES
+    assert int(c_layout["record_head"]) == kernel._HEAD_BYTES
+    assert int(c_layout["receive"]) == kernel._RECEIVE_BYTES
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants(c_layout: dict[str, str], name: str) -> None:
+    assert int(c_layout[name]) == CONSTANTS[name]
+
+
+def test_addresses_of_hosts(c_layout: dict[str, str]) -> None:
+    for host in (0, 255, 999):
+        number = int.from_bytes(bytes(int(part) for part in net.host_address(host).split(".")), "big")
+        assert number == int(c_layout["HOST_ADDRESS_BASE"]) + host
+
+
+def test_the_transport_header_ends_the_frame_and_is_aligned(c_layout: dict[str, str]) -> None:
+    offset, size = int(c_layout["FRAME_TRANSPORT_OFFSET"]), int(c_layout["transport"])
+    assert offset + size == int(c_layout["FRAME_BYTES"])
+    # The kernel sets a frame off by two bytes.
+    assert (offset + 2) % 8 == 0
+
+
+def test_layout_of_the_table(c_layout: dict[str, str]) -> None:
+    assert int(c_layout["rate_table"]) == TABLE_BYTES
+    table, _ = in_c(c_layout, "rate_table")
+    half, half_bytes = in_c(c_layout, "rate_half")
+    assert table["active"] == (0, 4)
+    assert half["steps"] == (8, 4 * RATE_SLOTS)
+    memory = bytearray(TABLE_BYTES)
+    RateTable(memoryview(memory)).write(words([0x11223344]))
+    # The second half, as the first was active before.
+    start = table["half"][0] + half_bytes
+    assert struct.unpack_from("<I", memory, 0) == (1,)
+    assert struct.unpack_from("<Q", memory, start + half["generation"][0]) == (1,)
+    assert struct.unpack_from("<II", memory, start + half["steps"][0]) == (0x11223344, 0)
+
+
+READER = """
+#include <stdio.h>
+#include "rate_table.h"
+int main(void)
+{
+	static struct rate_table table;
+
+	if (fread(&table, sizeof table, 1, stdin) != 1)
+		return 1;
+	printf("%llu\\n", (unsigned long long)table.half[table.active & 1].generation);
+	for (int slot = 0; slot < RATE_SLOTS; slot++)
+		printf("%u\\n", rate_table_steps(&table, slot));
+	return 0;
+}
+"""
+
+
+def test_c_reads_what_python_writes(compile_c: Compile) -> None:
+    program = compile_c(READER)
+    memory = bytearray(TABLE_BYTES)
+    table = RateTable(memoryview(memory))
+    rng = np.random.default_rng(7)
+    for generation in (1, 2, 3):
+        steps = rng.integers(0, 2**32, RATE_SLOTS, dtype=np.uint32)
+        table.write(steps.astype("<u4").tobytes())
+        output = subprocess.run([program], input=bytes(memory), capture_output=True, check=True).stdout
+        assert [int(line) for line in output.split()] == [generation, *steps.tolist()]
+
+
+def words(steps: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(steps)}I", *steps)
+
+
+def fresh() -> tuple[bytearray, RateTable]:
+    memory = bytearray(TABLE_BYTES)
+    return memory, RateTable(memoryview(memory))
+
+
+def test_a_fresh_table_paces_nothing() -> None:
+    _, table = fresh()
+    assert table.generation == 0
+    assert table.read() == (0, bytes(4 * RATE_SLOTS))
+
+
+def test_what_was_written_is_read() -> None:
+    _, table = fresh()
+    steps = words([1, 2**32 - 1, 0, 7])
+    table.write(steps)
+    generation, body = table.read()
+    assert generation == table.generation == 1
+    assert body == steps + bytes(4 * (RATE_SLOTS - 4))
+
+
+def test_each_write_counts_and_takes_the_other_half() -> None:
+    _, table = fresh()
+    actives = []
+    for generation in range(1, 6):
+        table.write(words([generation]))
+        assert table.generation == generation
+        assert struct.unpack_from("<I", table.read()[1]) == (generation,)
+        actives.append(table.active)
+    assert actives == [1, 0, 1, 0, 1]
+
+
+def test_a_write_leaves_the_half_in_force_alone() -> None:
+    memory, table = fresh()
+    table.write(words([5] * RATE_SLOTS))
+    half = (TABLE_BYTES - 8) // 2
+    before = bytes(memory[8 + half :])
+    table.write(words([6] * RATE_SLOTS))
+    assert bytes(memory[8 + half :]) == before
+
+
+def test_slots_after_the_last_rate_are_cleared() -> None:
+    _, table = fresh()
+    for _ in range(2):
+        table.write(words([9] * RATE_SLOTS))
+    table.write(words([1, 2]))
+    assert table.read()[1] == words([1, 2]) + bytes(4 * (RATE_SLOTS - 2))
+
+
+def test_as_many_rates_as_slots_fit() -> None:
+    _, table = fresh()
+    steps = words(range(1, RATE_SLOTS + 1))
+    table.write(steps)
+    assert table.read()[1] == steps
+
+
+def test_too_many_rates_are_refused_and_nothing_changes() -> None:
+    memory, table = fresh()
+    table.write(words([3]))
+    before = bytes(memory)
+    with pytest.raises(ValueError, match="1025 rates do not fit into 1024 slots"):
+        table.write(words([1] * (RATE_SLOTS + 1)))
+    assert bytes(memory) == before
+
+
+def test_rates_may_come_as_an_array_of_words() -> None:
+    _, table = fresh()
+    table.write(memoryview(array("I", [4, 5])))
+    assert table.read()[1][:8] == words([4, 5])
+
+
+def test_memory_behind_the_table_is_not_touched() -> None:
+    memory = bytearray(b"\xee" * (TABLE_BYTES + 64))
+    memory[:TABLE_BYTES] = bytes(TABLE_BYTES)
+    table = RateTable(memoryview(memory))
+    for _ in range(2):
+        table.write(words([2**32 - 1] * RATE_SLOTS))
+    assert memory[TABLE_BYTES:] == b"\xee" * 64
+
+
+def test_a_half_that_is_being_written_is_not_read() -> None:
+    memory, table = fresh()
+    table.write(words([3]))
+    struct.pack_into("<Q", memory, 8 + (TABLE_BYTES - 8) // 2, 0)
+    with pytest.raises(CannotRunError, match="rewritten during every attempt"):
+        table.read()
+
+
+class Overtaking:
+    """A generation's format whose first reading is followed by two writes: the half just begun is rewritten."""
+
+    def __init__(self, plain: struct.Struct, table: RateTable) -> None:
+        self._plain = plain
+        self._table = table
+        self._left = 1
+        self.size = plain.size
+        self.pack_into = plain.pack_into
+
+    def unpack_from(self, *arguments: Any) -> tuple[Any, ...]:
+        values = self._plain.unpack_from(*arguments)
+        if self._left:
+            self._left = 0
+            for value in (11, 12):
+                self._table.write(words([value]))
+        return values
+
+
+def test_a_reader_that_was_overtaken_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, table = fresh()
+    table.write(words([10]))
+    monkeypatch.setattr(rate_table, "_GENERATION", Overtaking(rate_table._GENERATION, table))
+    generation, body = table.read()
+    assert (generation, struct.unpack_from("<I", body)[0]) == (3, 12)
+
+
+@pytest.mark.parametrize("after", range(1, 4))
+def test_the_half_in_force_is_whole_at_every_step_of_a_write(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """A writer that dies on the way leaves the old rates in force."""
+    memory, table = fresh()
+    table.write(words([10]))
+
+    class Dying:
+        size = 8
+        unpack_from = staticmethod(struct.Struct("<Q").unpack_from)
+        left = after
+
+        def pack_into(self, *arguments: Any) -> None:
+            self.left -= 1
+            if not self.left:
+                raise InterruptedError
+            struct.Struct("<Q").pack_into(*arguments)
+
+    class DyingHead(Dying):
+        size = 8
+        unpack_from = staticmethod(struct.Struct("<II").unpack_from)
+        left = 1
+
+    monkeypatch.setattr(rate_table, "_GENERATION", Dying())
+    if after == 3:
+        monkeypatch.setattr(rate_table, "_HEAD", DyingHead())
+    with pytest.raises(InterruptedError):
+        table.write(words([20]))
+    monkeypatch.undo()
+    reader = RateTable(memoryview(memory))
+    generation, body = reader.read()
+    assert (generation, struct.unpack_from("<I", body)[0]) == (1, 10)
+    # The next writer is not put off by what lies there.
+    reader.write(words([30]))
+    assert struct.unpack_from("<I", reader.read()[1]) == (30,)
