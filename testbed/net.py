@@ -144,7 +144,7 @@ class FabricNet(Mininet):  # type: ignore[misc]
         self.connect()
 
     def connect(self) -> None:
-        """All veth pairs, addresses and states. Returns before carriers are up: see settle()."""
+        """All veth pairs, addresses and states. Returns before carriers are up: that takes a second for every hundred."""
         mtu_bytes = self._mtu_bytes - _ETHERNET_HEADER_BYTES
         with RtNetlink() as netlink:
             for port in self.wiring.ports:

@@ -100,7 +100,7 @@ def collect(scenario: Scenario, work: Path) -> RunData:
         "packet_hops": sum(phase.output["packet_hops"] for phase in phases),
         "receiver_done_ns": [None if np.isnan(t) else round(float(t), _DIGITS) for t in done],
         "receiver_done_ns_mean": round(float(np.nanmean(done)), _DIGITS),
-        "flow_done_ns_mean": round(float(flows["last_arrival_ns"].mean()), _DIGITS),
+        "flow_done_ns_mean": round(float(np.nanmean(flows["last_arrival_ns"])), _DIGITS),
         "phase_cct_ns": [round(phase.duration_ns, _DIGITS) for phase in phases],
     }
     return RunData(figures, flows, _port_columns(scenario, phases), _trace_columns(scenario, work, phases))
@@ -129,8 +129,8 @@ def empty_figures(hosts: int) -> dict[str, Any]:
     return {**dict.fromkeys(zero, 0), **dict.fromkeys(none), "receiver_done_ns": [None] * hosts, "phase_cct_ns": []}
 
 
-def _busy(scenario: Scenario, phases: list[_Phase], bounds_ns: list[float]) -> float:
-    """How much of the bottleneck port's capacity was used, in the middle of the lower bound of each phase."""
+def _busy(scenario: Scenario, phases: list[_Phase], bounds_ns: list[float]) -> float | None:
+    """How much of the bottleneck port's capacity was used, in the middle of the lower bound of each phase; None where that is too short."""
     used = capacity = 0.0
     for phase, bottleneck, bound_ns in zip(phases, scenario.bottlenecks, bounds_ns, strict=True):
         receiver = bottleneck.side == "receiver"
@@ -141,7 +141,7 @@ def _busy(scenario: Scenario, phases: list[_Phase], bounds_ns: list[float]) -> f
             continue  # fewer packets than buckets: nothing to average over
         used += float(phase.sent[port, first:last].sum())
         capacity += (last - first) * bucket_ns * float(scenario.wiring.ports[port].gbps) / 8
-    return used / capacity if capacity else float("nan")
+    return used / capacity if capacity else None
 
 
 def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray[Any]]:

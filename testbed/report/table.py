@@ -40,6 +40,9 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
         cells = []
         for run in runs:
             value = run[key]
+            if value is None:
+                cells.append(f"{'-':>14}")
+                continue
             if "[packets]" in label:
                 value = -(-value // experiment.mtu_bytes)
             elif factor is not None:

@@ -63,7 +63,7 @@ def write_matrix(path: Path, matrix: NDArray[Any]) -> Path:
 def guest() -> Callable[[str], list[str]]:
     """Runs a Python script as root in a virtual machine of its own; returns the lines it said.
 
-    A script says a line with ``from testbed.stage.virtual.guest import say; say("line", text)``.
+    A script says a line with ``from testbed.stage.virtual.console import say; say("line", text)``.
     """
 
     def run(source: str) -> list[str]:

@@ -7,23 +7,22 @@ here: importing it would cost more than many runs.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["main", "say"]
+from controller.errors import CannotRunError
+from testbed.stage.virtual.console import say
+
+__all__ = ["main"]
 
 _POWER_OFF: Final = 0x4321FEDC
 _NOSUID, _NODEV, _BIND = 2, 4, 4096
 _SCRATCH: Final = ("/tmp", "/var/tmp", "/var/run", "/var/log")
-_CONSOLE: Final = 1
-SETTLE_S: Final = 20
-"""Virtual time for carriers to come up: the kernel raises at most 100 a second (net/core/link_watch.c)."""
-
 _SYSCTLS: Final = {
     "net/ipv6/conf/all/disable_ipv6": "1",
     "net/ipv6/conf/default/disable_ipv6": "1",
@@ -35,11 +34,6 @@ _SYSCTLS: Final = {
     "net/core/default_qdisc": "pfifo_fast",
     "kernel/panic_on_oops": "1",
 }
-
-
-def say(kind: str, text: str = "") -> None:
-    """One line to the host."""
-    os.write(_CONSOLE, f"@{kind} {' '.join(text.split())}\n".encode())
 
 
 def _mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
@@ -86,9 +80,13 @@ def _cover(target: str) -> None:
         _mount(f"/run/kept/{number}", path, "", _BIND)
 
 
-def settle() -> None:
-    """Waits, in virtual time, until all carriers are up."""
-    time.sleep(SETTLE_S)
+def _reason(error: BaseException) -> str:
+    """In one line, for the user."""
+    if isinstance(error, CannotRunError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the temporary folder is full: set TMPDIR to one with room"
+    return f"{type(error).__name__}: {error}"
 
 
 def _power_off() -> None:
@@ -110,12 +108,9 @@ def main() -> None:
         task(Path("/run/work"))
         Path("/run/work/done").touch()
     except BaseException as error:  # noqa: BLE001 (the machine is to say why it ends, whatever it was)
-        from controller.errors import CannotRunError
-
         if "INCASTFREE_DEBUG" in os.environ:
             traceback.print_exc()
-        text = str(error)
-        say("error", text if isinstance(error, CannotRunError) else f"{type(error).__name__}: {text}")
+        say("error", _reason(error))
     finally:
         _power_off()
 

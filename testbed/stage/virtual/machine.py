@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -75,6 +76,8 @@ def work_folder() -> Iterator[Path]:
     try:
         yield folder
     except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise CannotRunError(
             f"{error.filename or folder}: {error.strerror}; set TMPDIR to a folder with room"
         ) from None
@@ -228,6 +231,9 @@ class VirtualMachine:
             task,
             str(self._work),
         ]
+        for path in (sys.executable, code, self._work, self._kernel.path):
+            if len(str(path).split()) != 1:
+                raise CannotRunError(f"{path}: a kernel's command line takes no spaces: use a path without them")
         environment = {"PATH": os.environ.get("PATH", ""), "TMPDIR": self._memory_folder()}
         try:
             self._process = subprocess.Popen(

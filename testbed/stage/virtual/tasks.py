@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from testbed.engine import EngineInput, run
 from testbed.fabric.kernel import INJECT_IFINDEX, KernelFabric
 from testbed.net import FabricNet
-from testbed.stage.virtual.guest import say, settle
+from testbed.stage.virtual.console import CONSOLE, say
 from testbed.topology import Wiring, leaf_spine, wire
 
 __all__ = ["collective", "script", "shell"]
+
+_SETTLE_S: Final = 20
+"""Virtual time for carriers to come up: the kernel raises at most 100 a second (net/core/link_watch.c)."""
 
 
 def _build(job: dict[str, Any], *, isolated_hosts: bool) -> tuple[FabricNet, Wiring, KernelFabric]:
@@ -38,7 +42,7 @@ def _build(job: dict[str, Any], *, isolated_hosts: bool) -> tuple[FabricNet, Wir
         queue_bytes=network["queue_bytes"],
         tracing=job["trace"],
     )
-    settle()
+    time.sleep(_SETTLE_S)
     return net, wiring, fabric
 
 
@@ -72,7 +76,7 @@ def collective(work: Path) -> None:
             slot_ns=job["slot_ns"],
         )
         say("phase", str(number))
-        output = run(given, fabric.head, fabric.records, INJECT_IFINDEX, 1, trace_fd)
+        output = run(given, fabric.head, fabric.records, INJECT_IFINDEX, CONSOLE, trace_fd)
         if trace_fd >= 0:
             os.close(trace_fd)
         say("measured")
