@@ -83,6 +83,13 @@ KEYS: Final = (
     Key("phase", "text", "random", "where in its gap a paced flow starts", choices=("random", "zero", "golden")),
     Key("stage", "text", "virtual", "where it runs", choices=("virtual",)),
     Key("fabric", "text", "kernel", "what the switches are", choices=("kernel",)),
+    Key(
+        "links",
+        "text",
+        "trunk",
+        "one interface for all links, or a pair of interfaces for each: same results, slower",
+        choices=("trunk", "pairs"),
+    ),
     Key("start_jitter_ns", "number", 0, "each sender starts at random up to this late", "ns", maximum=1e9),
     Key("seed", "integer", 0, "of everything random", maximum=2**32 - 1),
     Key("trace", "flag", False, "also write every packet's hops (trace.parquet)"),
@@ -124,6 +131,7 @@ class Experiment:
     phase: str = "random"
     stage: str = "virtual"
     fabric: str = "kernel"
+    links: str = "trunk"
     start_jitter_ns: Fraction = Fraction(0)
     seed: int = 0
     trace: bool = False

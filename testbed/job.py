@@ -259,6 +259,7 @@ def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
         "balancing": int(Balancing[experiment.lb.upper()]),
         "sockets": min(MAX_SOCKETS, 1 + packets * _SKB_BYTES // _SOCKET_BYTES),
         "slot_ns": max(1, int(experiment.mtu_bytes * fastest_byte_ns)),
+        "links": experiment.links,
         "trace": experiment.trace,
         "phases": phases,
     }

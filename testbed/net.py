@@ -119,8 +119,12 @@ class _FabricLink(Link):  # type: ignore[misc]
 class FabricNet(Mininet):  # type: ignore[misc]
     """A network of fabric switches, without controllers."""
 
-    def __init__(self, topo: Topo, wiring: Wiring, *, mtu_bytes: int, isolated_hosts: bool) -> None:
-        """``isolated_hosts``: each host in a network namespace of its own, for real applications."""
+    def __init__(self, topo: Topo, wiring: Wiring, *, mtu_bytes: int, pairs: bool, isolated_hosts: bool) -> None:
+        """``pairs``: every link is a pair of interfaces; else the fabric makes one trunk for all of them.
+
+        ``isolated_hosts``: each host in a network namespace of its own, for real applications; needs pairs.
+        """
+        self.pairs = pairs
         self.wiring = wiring
         self._mtu_bytes = mtu_bytes
         self.isolated_hosts = isolated_hosts
@@ -141,7 +145,8 @@ class FabricNet(Mininet):  # type: ignore[misc]
 
     def configHosts(self) -> None:  # noqa: N802
         """Makes all links, in place of Mininet's one process an interface."""
-        self.connect()
+        if self.pairs:
+            self.connect()
 
     def connect(self) -> None:
         """All veth pairs, addresses and states. Returns before carriers are up: that takes a second for every hundred."""

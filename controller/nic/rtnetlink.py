@@ -34,7 +34,7 @@ _IFLA_NETKIT_MODE, _NETKIT_L2 = 5, 0
 _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _TCA_KIND, _TCA_OPTIONS = 1, 2
-_TCA_FQ_PLIMIT, _TCA_FQ_FLOW_PLIMIT, _TCA_FQ_BUCKETS_LOG = 1, 2, 8
+_TCA_FQ_PLIMIT, _TCA_FQ_FLOW_PLIMIT, _TCA_FQ_BUCKETS_LOG, _TCA_FQ_ORPHAN_MASK = 1, 2, 8, 10
 _TCA_FQ_TIMER_SLACK, _TCA_FQ_HORIZON, _TCA_FQ_HORIZON_DROP = 13, 14, 15
 _TCA_BPF_FD, _TCA_BPF_NAME, _TCA_BPF_FLAGS, _BPF_FLAG_DIRECT_ACTION = 6, 7, 8, 1
 _TC_H_ROOT, _TC_H_CLSACT = 0xFFFFFFFF, 0xFFFFFFF1
@@ -146,10 +146,11 @@ class RtNetlink:
         body = _TCMSG.pack(0, index, _CLSACT_HANDLE, _TC_H_CLSACT, 0) + _text(_TCA_KIND, "clsact")
         self._add(_DELQDISC, 0, body, f"remove clsact from {index}")
 
-    def set_fq(self, index: int, *, single_flow: bool = False) -> None:
+    def set_fq(self, index: int, *, flows: int = 0) -> None:
         """sch_fq as the root qdisc, without the limits that drop silently: horizon, packets, packets a flow.
 
-        Its timers are exact (timer_slack 0; the default is 10 us). ``single_flow`` keeps its hash table small.
+        Its timers are exact (timer_slack 0; the default is 10 us). ``flows``: how many skb->hash tells apart,
+        0 for the usual thousand.
         """
         options = (
             _u32(_TCA_FQ_PLIMIT, _FQ_PACKETS)
@@ -157,8 +158,10 @@ class RtNetlink:
             + _u32(_TCA_FQ_TIMER_SLACK, 0)
             + _u32(_TCA_FQ_HORIZON, HORIZON_US)
             + _attribute(_TCA_FQ_HORIZON_DROP, b"\0")
-            + (_u32(_TCA_FQ_BUCKETS_LOG, 1) if single_flow else b"")
         )
+        if flows:
+            bits = max(1, flows.bit_length())
+            options += _u32(_TCA_FQ_BUCKETS_LOG, bits) + _u32(_TCA_FQ_ORPHAN_MASK, (1 << bits) - 1)
         body = _TCMSG.pack(0, index, 0, _TC_H_ROOT, 0) + _text(_TCA_KIND, "fq") + _attribute(_TCA_OPTIONS, options)
         self._add(_NEWQDISC, _CREATE | _REPLACE, body, f"fq on {index}")
 

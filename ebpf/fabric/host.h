@@ -12,59 +12,35 @@
 
 #include "port.h"
 
-/* One packet socket serves all hosts: its frames are handed on to the NIC of their source. */
-SEC("tc")
-int inject(struct __sk_buff *skb)
+/* When a packet of host `index` will be at its leaf: paced, then serialised. 0 if it cannot be sent. */
+static __always_inline __u64 nic_accept(struct __sk_buff *skb, __u32 index, const struct packet *packet)
 {
-	struct packet packet;
-
-	if (!packet_parse(skb, &packet) || packet.source >= host_count)
-		return TC_ACT_SHOT;
-	return bpf_redirect(PORT_IFINDEX_BASE + packet.source, 0);
-}
-
-SEC("tc")
-int nic_egress(struct __sk_buff *skb)
-{
-	__u32 index = skb->ifindex - PORT_IFINDEX_BASE;
-	struct transport *transport;
+	struct transport *transport = packet_transport(skb);
 	struct rate_table *table;
 	struct edt_flow *flow;
-	struct packet packet;
 	__u64 ready_ns;
-	__u32 key;
+	__u32 key = index;
 
-	if (index >= MAX_PORTS)
-		return TC_ACT_SHOT;
-	if (!packet_parse(skb, &packet)) {
-		ports[index].foreign++;
-		return TC_ACT_SHOT;
-	}
-	key = index;
 	table = bpf_map_lookup_elem(&rate_tables, &key);
-	key = index * host_count + packet.destination;
+	key = index * host_count + packet->destination;
 	flow = bpf_map_lookup_elem(&edt_flows, &key);
 	if (!table || !flow)
-		return TC_ACT_SHOT;
+		return 0;
 	/* A frame of the engine is offered ahead of time and says when it is ready. */
-	transport = packet_transport(skb);
 	ready_ns = edt_depart(flow, transport ? transport->ready_ns : bpf_ktime_get_ns(),
-			      wire_time_ns(packet.wire_bytes, ports[index].byte_ns),
-			      rate_table_steps(table, packet.destination));
-	return port_hold(skb, port_accept(index, &ports[index], &packet, ready_ns));
+			      wire_time_ns(packet->wire_bytes, ports[index].byte_ns),
+			      rate_table_steps(table, packet->destination));
+	return port_accept(index, &ports[index], packet, ready_ns);
 }
 
-SEC("tc")
-int nic_ingress(struct __sk_buff *skb)
+/* A packet has come in at the NIC of host `index`. */
+static __always_inline int nic_receive(struct __sk_buff *skb, __u32 index)
 {
-	__u32 index = skb->ifindex - PORT_IFINDEX_BASE;
 	struct receive *receive;
 	struct packet packet;
 	__u64 now_ns;
 	__u32 key;
 
-	if (index >= MAX_PORTS)
-		return TC_ACT_SHOT;
 	if (!packet_parse(skb, &packet) || packet.destination != index) {
 		ports[index].foreign++;
 		return TC_ACT_SHOT;

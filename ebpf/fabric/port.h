@@ -2,8 +2,8 @@
 /* An output port: first in, first out, store and forward, byte-accurate.
  *
  * The queue is virtual: from when the port will be clear follows when a packet has reached the far end.
- * That time goes into skb->tstamp, and sch_fq holds the packet until then (net/sched/sch_fq.c: one flow,
- * since every packet gets the same hash, so that packets cannot pass each other). Propagation is inside
+ * That time goes into skb->tstamp, and sch_fq holds the packet until then (net/sched/sch_fq.c: one flow a
+ * port, by the hash, so that packets cannot pass each other). Propagation is inside
  * the hold: a link is then FIFO whatever its delay, and the far end's program runs at the very nanosecond
  * at which the last bit arrives.
  */
@@ -11,8 +11,6 @@
 #define INCASTFREE_FABRIC_PORT_H
 
 #include "state.h"
-
-#define FIFO_HASH 1
 
 /* When the packet will be at the far end, 0 if the queue had no room for it. */
 static __always_inline __u64 port_accept(__u32 index, struct port *port, const struct packet *packet,
@@ -43,11 +41,32 @@ static __always_inline __u64 port_accept(__u32 index, struct port *port, const s
 	return clear_ns;
 }
 
-/* On the egress hook: sch_fq is next. */
-static __always_inline int port_hold(struct __sk_buff *skb, __u64 until_ns)
+/* The port at which a packet has come in. */
+static __always_inline __u32 port_of_arrival(const struct __sk_buff *skb)
+{
+	if (!trunk)
+		return skb->ifindex - PORT_IFINDEX_BASE;
+	return skb->mark < MAX_PORTS ? ports[skb->mark].peer : MAX_PORTS;
+}
+
+/* Sends through a port, to be at the far end at until_ns. A redirect clears skb->tstamp, so that the egress
+ * hook sets it, from what is noted here.
+ */
+static __always_inline int port_send(struct __sk_buff *skb, __u32 index, __u64 until_ns)
+{
+	if (!until_ns)
+		return TC_ACT_SHOT;
+	skb->mark = index;
+	skb->cb[0] = (__u32)until_ns;
+	skb->cb[1] = (__u32)(until_ns >> 32);
+	return bpf_redirect(trunk ? TRUNK_IFINDEX : PORT_IFINDEX_BASE + index, 0);
+}
+
+/* On the egress hook: sch_fq is next, with one flow a port. */
+static __always_inline int port_hold(struct __sk_buff *skb, __u32 index, __u64 until_ns)
 {
 	skb->tstamp = until_ns;
-	bpf_set_hash(skb, FIFO_HASH);
+	bpf_set_hash(skb, index + 1);
 	return TC_ACT_OK;
 }
 

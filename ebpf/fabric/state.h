@@ -17,6 +17,7 @@
 #define MAX_MEMBERS (1u << 16)
 
 const volatile __u32 host_count;
+const volatile __u32 trunk; /* all ports share one interface */
 const volatile __u32 tracing; /* records say which packet it was */
 
 /* In .bss rather than in a map of their own: an access is an address, not a call, and there is no JIT

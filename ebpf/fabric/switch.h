@@ -31,16 +31,12 @@ static __always_inline __u32 ecmp_member(__u32 salt, const struct packet *packet
 	return ((__u64)hash * ways) >> 32;
 }
 
-SEC("tc")
-int switch_ingress(struct __sk_buff *skb)
+/* A packet has come in at port `index` of a switch. */
+static __always_inline int switch_forward(struct __sk_buff *skb, __u32 index)
 {
-	__u32 index = skb->ifindex - PORT_IFINDEX_BASE;
 	struct packet packet;
 	__u32 route, ways, out;
-	__u64 until_ns;
 
-	if (index >= MAX_PORTS)
-		return TC_ACT_SHOT;
 	if (!packet_parse(skb, &packet))
 		goto foreign;
 	route = routes[(ports[index].routes + packet.destination) & (MAX_ROUTES - 1)];
@@ -52,24 +48,11 @@ int switch_ingress(struct __sk_buff *skb)
 		goto foreign;
 	if (out >= MAX_PORTS)
 		goto foreign;
-	until_ns = port_accept(out, &ports[out], &packet, bpf_ktime_get_ns());
-	if (!until_ns)
-		return TC_ACT_SHOT;
-	/* A redirect clears skb->tstamp: the egress hook of the output port sets it from here. */
-	skb->cb[0] = (__u32)until_ns;
-	skb->cb[1] = (__u32)(until_ns >> 32);
-	return bpf_redirect(PORT_IFINDEX_BASE + out, 0);
+	return port_send(skb, out, port_accept(out, &ports[out], &packet, bpf_ktime_get_ns()));
 
 foreign:
 	ports[index].foreign++;
 	return TC_ACT_SHOT;
-}
-
-/* Nothing but switch_ingress sends through a switch port: it has no address, and ARP and IPv6 are off. */
-SEC("tc")
-int switch_egress(struct __sk_buff *skb)
-{
-	return port_hold(skb, (__u64)skb->cb[1] << 32 | skb->cb[0]);
 }
 
 #endif

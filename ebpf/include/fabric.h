@@ -2,7 +2,8 @@
 /* State that the testbed's fabric programs share with Python and the engine.
  *
  * All times here are the kernel's: fabric time multiplied by the dilation. Port p is the interface with
- * index PORT_IFINDEX_BASE + p in whichever namespace it lies; ports 0 to N-1 are the hosts' NICs.
+ * index PORT_IFINDEX_BASE + p in whichever namespace it lies; ports 0 to N-1 are the hosts' NICs. With a
+ * trunk all ports share one interface instead, and a packet's mark says at which port it is.
  */
 #ifndef INCASTFREE_FABRIC_H
 #define INCASTFREE_FABRIC_H
@@ -10,6 +11,7 @@
 #include "wire_time.h"
 
 #define PORT_IFINDEX_BASE 1000
+#define TRUNK_IFINDEX     992
 
 struct port {
 	/* When all that was accepted so far will have reached the far end: end of serialisation plus
@@ -21,7 +23,7 @@ struct port {
 	__u32 propagation_ns;
 	__u32 routes; /* of the switch that the port belongs to: index of its route to host 0 */
 	__u32 salt; /* of that switch's path hash */
-	__u32 reserved;
+	__u32 peer; /* port at the other end of the link */
 	__u64 drops;
 	__u64 foreign; /* packets that are not IPv4 to a host of the testbed */
 	__u64 reserved2;

@@ -13,13 +13,15 @@ from controller.errors import CannotRunError
 from controller.nic.libbpf import BpfObject, Hook, attach_program
 from controller.nic.rate_table import RateTable
 from controller.nic.rtnetlink import RtNetlink
-from testbed.net import HOST_MAC, PORT_IFINDEX_BASE, FabricNet, in_namespace
+from testbed.net import HOST_MAC, LINK_KIND, PORT_IFINDEX_BASE, FabricNet, in_namespace
 from testbed.topology import Wiring
 
 __all__ = ["INJECT_IFINDEX", "KernelFabric"]
 
 OBJECT: Final = Path(__file__).with_name("objects") / "fabric.bpf.o"
 INJECT_IFINDEX: Final = 990
+_TRUNK_IFINDEX: Final = 992
+_TRUNK_PEER_IFINDEX: Final = 993
 _INJECT_PEER_IFINDEX: Final = 991
 _MAX_PORTS: Final = 8192
 _MAX_ROUTES: Final = 1 << 19
@@ -53,6 +55,7 @@ class KernelFabric:
         fabric.resize_map("edt_flows", hosts * hosts)
         fabric.resize_map("receives", hosts * hosts)
         fabric.set_constant("host_count", struct.pack("<I", hosts))
+        fabric.set_constant("trunk", struct.pack("<I", not net.pairs))
         fabric.set_constant("tracing", struct.pack("<I", tracing))
         fabric.load()
 
@@ -97,7 +100,7 @@ class KernelFabric:
                 propagation_ns,
                 node * hosts,
                 salt,
-                0,
+                port.peer,
                 0,
                 0,
                 0,
@@ -118,23 +121,11 @@ class KernelFabric:
             _WORD.pack_into(routes, (switch * hosts + host) * _WORD.size, ways << _ROUTE_WAYS_SHIFT | index)
 
     def _attach(self, net: FabricNet) -> None:
-        programs = {
-            name: self._object.program_fd(name)
-            for name in ("inject", "nic_egress", "nic_ingress", "switch_ingress", "switch_egress")
-        }
+        program = self._object.program_fd
         hosts = len(self.wiring.hosts)
-
-        def equip(ports: Iterable[int]) -> None:
-            with RtNetlink() as netlink:
-                for port in ports:
-                    netlink.set_fq(PORT_IFINDEX_BASE + port, single_flow=True)
-            for port in ports:
-                hook = "nic_egress" if port < hosts else "switch_egress"
-                attach_program(programs[hook], PORT_IFINDEX_BASE + port, Hook.TCX_EGRESS)
-
         with RtNetlink() as netlink:
             netlink.add_pair(
-                "netkit",
+                LINK_KIND,
                 "inject",
                 INJECT_IFINDEX,
                 "inject-peer",
@@ -144,21 +135,44 @@ class KernelFabric:
             )
             netlink.set_up(INJECT_IFINDEX, arp=False)
             netlink.set_up(_INJECT_PEER_IFINDEX, arp=False)
-        attach_program(programs["inject"], INJECT_IFINDEX, Hook.NETKIT_PRIMARY)
+        attach_program(program("inject"), INJECT_IFINDEX, Hook.NETKIT_PRIMARY)
+        if not net.pairs:
+            self._attach_trunk()
+            return
+
+        def equip(ports: Iterable[int]) -> None:
+            with RtNetlink() as netlink:
+                for port in ports:
+                    netlink.set_fq(PORT_IFINDEX_BASE + port, flows=1)
+            for port in ports:
+                hook = "nic_egress" if port < hosts else "port_egress"
+                attach_program(program(hook), PORT_IFINDEX_BASE + port, Hook.TCX_EGRESS)
+
         equip(range(hosts, len(self.wiring.ports)))
         if not net.isolated_hosts:
             equip(range(hosts))
         for port in self.wiring.ports:
-            # The program of the far end runs where the packet is sent.
-            far_end = programs["nic_ingress" if port.peer < hosts else "switch_ingress"]
+            # The far end's program runs where the packet is sent; a pair's are attached through its first.
             primary = net.is_primary(port)
             first = port if primary else self.wiring.ports[port.peer]
             hook = Hook.NETKIT_PRIMARY if primary else Hook.NETKIT_PEER
-            attach_program(far_end, PORT_IFINDEX_BASE + first.index, hook)
+            attach_program(program("far_end"), PORT_IFINDEX_BASE + first.index, hook)
         if net.isolated_hosts:
             for index, host in enumerate(net.hosts):
                 with in_namespace(host.pid):
                     equip([index])
+
+    def _attach_trunk(self) -> None:
+        """One interface for all ports, a flow of its sch_fq each."""
+        with RtNetlink() as netlink:
+            netlink.add_pair(
+                LINK_KIND, "trunk", _TRUNK_IFINDEX, "trunk-peer", _TRUNK_PEER_IFINDEX, mtu_bytes=9216, address=HOST_MAC
+            )
+            netlink.set_up(_TRUNK_IFINDEX, arp=False)
+            netlink.set_up(_TRUNK_PEER_IFINDEX, arp=False)
+            netlink.set_fq(_TRUNK_IFINDEX, flows=len(self.wiring.ports))
+        attach_program(self._object.program_fd("port_egress"), _TRUNK_IFINDEX, Hook.TCX_EGRESS)
+        attach_program(self._object.program_fd("far_end"), _TRUNK_IFINDEX, Hook.NETKIT_PRIMARY)
 
 
 def mix32(x: int) -> int:

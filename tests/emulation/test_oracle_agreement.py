@@ -132,6 +132,22 @@ def test_unequal_speeds_and_delays(tmp_path: Path, schedule: str, seed: int) -> 
     assert compare(scenario, schedule).ties == 0
 
 
+@pytest.mark.parametrize("schedule", ["rr", "rate"])
+def test_a_pair_of_interfaces_a_link(tmp_path: Path, schedule: str) -> None:
+    """The same with real links in place of the trunk."""
+    scenario = scenario_of(
+        write_matrix(tmp_path / "demand.csv", skewed(11, 4, 300, short=True)),
+        hosts_per_leaf=4,
+        seed=4,
+        start_jitter_ns=40.96,
+        dilation=100_000,
+        links="pairs",
+        trace=True,
+        **unlike_links(11, 4, 4),
+    )
+    assert compare(scenario, schedule).ties == 0
+
+
 def test_rr_hot_queue_equals_the_oracle(shared_data: Path) -> None:
     """Zipf, N=16, unlimited buffers: every queue equal to the byte, once no two links are alike."""
     scenario = scenario_of(

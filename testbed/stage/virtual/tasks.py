@@ -32,7 +32,13 @@ def _build(job: dict[str, Any], *, isolated_hosts: bool) -> tuple[FabricNet, Wir
         {name: Fraction(value) for name, value in network["link_ns_of"].items()},
     )
     wiring = wire(topo)
-    net = FabricNet(topo, wiring, mtu_bytes=network["mtu_bytes"], isolated_hosts=isolated_hosts)
+    net = FabricNet(
+        topo,
+        wiring,
+        mtu_bytes=network["mtu_bytes"],
+        pairs=isolated_hosts or job["links"] == "pairs",
+        isolated_hosts=isolated_hosts,
+    )
     net.build()
     fabric = KernelFabric(
         net,
