@@ -36,7 +36,6 @@ PROMISED: dict[str, tuple[Any, str]] = {
     "phase": ("random", ""),
     "stage": ("virtual", ""),
     "fabric": ("kernel", ""),
-    "links": ("pairs", '"pairs"'),
     "gpus_per_server": (1, ""),
     "start_jitter_ns": (0, "ns"),
     "seed": (0, ""),
