@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,13 +18,12 @@ from pathlib import Path
 from typing import IO, Final
 
 from controller.errors import CannotRunError
-from testbed.stage.virtual import kernel
+from testbed.stage.virtual import kernel, supervise
 
 __all__ = ["Line", "VirtualMachine", "clean_stale", "work_folder"]
 
 _PREFIX: Final = "incastfree-"
 _LOCK: Final = "lock"
-_PR_SET_PDEATHSIG: Final = 1
 _MEBIBYTE: Final = 1 << 20
 _SPARE_BYTES: Final = 256 * _MEBIBYTE
 _LOG_LINES: Final = 200
@@ -190,25 +187,20 @@ class VirtualMachine:
         """Ends the machine at once; all its processes die with it."""
         self._why_killed = self._why_killed or why
         if self._process and self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.terminate()  # the supervisor kills all of it
 
     def _start(self, task: str, *, interactive: bool) -> subprocess.Popen[bytes]:
-        parent = os.getpid()
-        libc = ctypes.CDLL(None)
-
-        def prepare() -> None:
-            """In the child: dies with us, whatever we die of; stays on one processor; no core dumps."""
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-            if self._cpu is not None:
-                os.sched_setaffinity(0, {self._cpu})
-
         uml = self._work / "uml"
         uml.mkdir(exist_ok=True)
         code = Path(__file__).resolve().parents[3]
         console = "con0=fd:0,fd:1" if interactive else "con0=null,fd:1"
         command = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(Path(supervise.__file__)),
+            str(os.getpid()),
+            str(-1 if self._cpu is None else self._cpu),
             str(self._kernel.path),
             f"mem={self._memory_mib}M",
             "time-travel=inf-cpu",
@@ -242,7 +234,6 @@ class VirtualMachine:
                 stdout=None if interactive else subprocess.PIPE,
                 stderr=None if interactive else subprocess.STDOUT,
                 env=environment,
-                preexec_fn=prepare,  # noqa: PLW1509 (system calls alone: no lock can be missing)
                 start_new_session=not interactive,
             )
         except OSError as error:
