@@ -35,11 +35,15 @@ class MemoryWatch:
     stop: bool = False
 
     def watch(self) -> None:
+        before = shared_bytes()
         while not self.stop:
-            with open("/proc/meminfo", encoding="ascii") as file:
-                shared = next(line for line in file if line.startswith("Shmem:"))
-            self.peak_bytes = max(self.peak_bytes, int(shared.split()[1]) * 1024)
+            self.peak_bytes = max(self.peak_bytes, shared_bytes() - before)
             time.sleep(0.05)
+
+
+def shared_bytes() -> int:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return int(next(line for line in file if line.startswith("Shmem:")).split()[1]) * 1024
 
 
 def measure(demand: Path, schedule: str, cpu: int) -> dict[str, float]:

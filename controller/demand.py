@@ -136,6 +136,8 @@ def _check_shape(path: Path, counts: NDArray[np.generic]) -> None:
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1]:
         shape = " x ".join(str(n) for n in counts.shape)
         raise InputError(f"{path}: the matrix is {shape}, but must be square: one row and one column a host")
+    if counts.shape[0] == 0:
+        raise InputError(f"{path} holds an empty matrix: give at least 2 x 2")
     if counts.shape[0] < 2:
         raise InputError(f"{path}: a single host has nobody to send to: give at least 2 x 2")
     if counts.shape[0] > MAX_HOSTS:

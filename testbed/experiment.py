@@ -77,7 +77,9 @@ KEYS: Final = (
         maximum=9216,
     ),
     Key("queue_bytes", "integer", 0, "limit of a switch port's queue; 0: unlimited", "B", maximum=2**40),
-    Key("schedule", "list", ("rr", "rate"), "schedules to run, one after the other", choices=tuple(SCHEDULES)),
+    Key(
+        "schedule", "list", ("rr", "rate"), "schedules to run, side by side, one a processor", choices=tuple(SCHEDULES)
+    ),
     Key("cc", "text", "none", "congestion control", choices=("none",)),
     Key("lb", "text", "ops", "load balancing: packet spraying or one path a flow", choices=("ops", "ecmp")),
     Key("phase", "text", "random", "where in its gap a paced flow starts", choices=("random", "zero", "golden")),
@@ -93,8 +95,8 @@ KEYS: Final = (
     Key("start_jitter_ns", "number", 0, "each sender starts at random up to this late", "ns", maximum=1e9),
     Key("seed", "integer", 0, "of everything random", maximum=2**32 - 1),
     Key("trace", "flag", False, "also write every packet's hops (trace.parquet)"),
-    Key("memory_mib", "integer", 0, "memory of the virtual machine; 0: estimated", "MiB", maximum=2**20),
-    Key("limit_s", "number", 3600, "wall time after which a run is given up", "s", minimum=1),
+    Key("memory_mib", "integer", 0, "memory of the virtual machine, at least 160; 0: estimated", "MiB", maximum=2**20),
+    Key("limit_s", "number", 3600, "wall time after which a run is given up", "s", minimum=1, maximum=10_000_000),
 )
 
 
@@ -232,10 +234,14 @@ def _number(key: Key, value: Value, where: str, name: str) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, (int, float, Fraction)) or value != value:  # noqa: PLR0124 (NaN; math.isfinite overflows on huge integers)
         raise InputError(f"{where}{name} is {value!r}: give a number")
     if not key.minimum <= value <= key.maximum:
-        upper = f" to {key.maximum:g}" if key.maximum < math.inf else " or more"
+        upper = f" to {_readable(key.maximum)}" if key.maximum < math.inf else " or more"
         unit = f" {key.unit}" if key.unit else ""
-        raise InputError(f"{where}{name} is {value}: it must be {key.minimum:g}{upper}{unit}")
+        raise InputError(f"{where}{name} is {value}: it must be {_readable(key.minimum)}{upper}{unit}")
     return value if isinstance(value, Fraction) else Fraction(str(value))
+
+
+def _readable(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() else f"{number:g}"
 
 
 def _phases(tables: Value, where: str, base: Path) -> tuple[DemandPhase, ...]:
@@ -267,7 +273,10 @@ def _ordered(phases: list[DemandPhase], where: str) -> tuple[DemandPhase, ...]:
     for phase in phases:
         for other in phase.after:
             if other not in names:
-                raise InputError(f"{where}demand {phase.name}: after names {other!r}{_nearest(other, names)}")
+                known = ", ".join(names)
+                raise InputError(
+                    f"{where}demand {phase.name}: after names {other!r}, which is no phase: there are {known}"
+                )
     done: list[DemandPhase] = []
     while len(done) < len(phases):
         ready = [p for p in phases if p not in done and set(p.after) <= {d.name for d in done}]

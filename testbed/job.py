@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -19,7 +20,8 @@ from controller.schedule import Plan, make_plan
 from controller.schedule.plan import Discipline
 from testbed.engine import FLOW_FIELDS, MAX_SOCKETS, RECORD_CAPACITY, Balancing
 from testbed.experiment import Experiment
-from testbed.topology import Wiring, leaf_spine, wire
+from testbed.times import delay_ns, fixed_byte_ns
+from testbed.topology import Port, Wiring, leaf_spine, wire
 
 __all__ = [
     "ENTROPY",
@@ -29,7 +31,6 @@ __all__ = [
     "Job",
     "Scenario",
     "choose_dilation",
-    "fixed_byte_ns",
     "flow_table",
     "prepare",
     "prepare_job",
@@ -80,8 +81,41 @@ class Scenario:
 
     @property
     def notes(self) -> list[str]:
-        """What was assumed of the inputs."""
-        return [note for demand in self.demands for note in demand.notes]
+        """What was assumed of the inputs, and what the lower bound does not know."""
+        notes = [note for demand in self.demands for note in demand.notes]
+        for demand in self.demands:
+            bound_s = demand.bottleneck(self.speeds_bps).time_s
+            slowest = max(self._uplink_times(demand), default=(Fraction(0), ""))
+            if slowest[0] > bound_s:
+                notes.append(
+                    f"link {slowest[1]} needs {float(slowest[0] * 10**6):.2f} us for its share: the lower bound and the "
+                    "rates know of the hosts' links alone"
+                )
+        return notes
+
+    def _uplink_times(self, demand: Demand) -> Iterator[tuple[Fraction, str]]:
+        """(time for an even share of what crosses it, name) of every port between switches."""
+        leaf_of = [port.peer_node for port in self.wiring.ports[: demand.hosts]]
+        groups: dict[tuple[str, bool], list[Port]] = {}
+        for port in self.wiring.ports[2 * demand.hosts :]:
+            leaf = port.node if port.node in leaf_of else port.peer_node
+            groups.setdefault((leaf, leaf == port.node), []).append(port)
+        for (leaf, upward), ports in groups.items():
+            inside = np.array([name == leaf for name in leaf_of])
+            crossing = demand.wire_bytes[inside][:, ~inside] if upward else demand.wire_bytes[~inside][:, inside]
+            share_bits = Fraction(8 * int(crossing.sum()), len(ports))
+            for port in ports:
+                yield share_bits / (port.gbps * _NS), f"{port.node}-{port.peer_node}"
+
+    @property
+    def lower_bound_s(self) -> Fraction:
+        """Of all phases together."""
+        return sum((bottleneck.time_s for bottleneck in self.bottlenecks), Fraction(0))
+
+    @property
+    def bottleneck_names(self) -> list[str]:
+        """Such as "receiver h5", one a phase."""
+        return [f"{bottleneck.side} {self.wiring.hosts[bottleneck.host]}" for bottleneck in self.bottlenecks]
 
     @property
     def bottlenecks(self) -> list[Bottleneck]:
@@ -113,6 +147,10 @@ def prepare(experiment: Experiment) -> Scenario:
         packets = int((-(-demand.wire_bytes // experiment.mtu_bytes)).sum())
         if packets >= _MAX_PACKETS:
             raise InputError(f"{phase.file} makes {packets} packets, more than {_MAX_PACKETS}: give smaller amounts")
+    if 0 < experiment.queue_bytes < experiment.mtu_bytes:
+        raise InputError(
+            f"queue_bytes is {experiment.queue_bytes}: no packet of {experiment.mtu_bytes} B fits; give more, or 0"
+        )
     if experiment.hosts not in (0, hosts):
         raise InputError(f"hosts is {experiment.hosts}, but {experiment.demand[0].file} has {hosts}: leave hosts out")
     hosts_per_leaf = experiment.hosts_per_leaf or (4 if hosts <= 16 else 8)
@@ -127,6 +165,12 @@ def prepare(experiment: Experiment) -> Scenario:
         )
     )
     dilation = experiment.dilation or choose_dilation(sorted({port.gbps for port in wiring.ports}))
+    fastest = max(port.gbps for port in wiring.ports)
+    if 8 * dilation / fastest < 1:
+        raise InputError(
+            f"dilation is {float(dilation):g}: at {float(fastest):g} Gb/s a byte would take less than the clock's 1 ns; "
+            f"give {float(fastest / 8):g} or more, or leave it out"
+        )
     for port in wiring.ports:
         for what, time_ns, limit in (
             ("a packet takes", experiment.mtu_bytes * 8 * dilation / port.gbps, 2**31),
@@ -139,14 +183,6 @@ def prepare(experiment: Experiment) -> Scenario:
                 )
     speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
     return Scenario(experiment, demands, wiring, speeds, dilation, hosts_per_leaf)
-
-
-def fixed_byte_ns(gbps: Fraction, dilation: Fraction) -> int:
-    """Time of one byte as the kernel programs take it: 2^-32 ns of kernel time (ebpf/include/wire_time.h).
-
-    Rounded up, so that a packet whose time is a whole number of ns gets just that.
-    """
-    return math.ceil(8 * dilation / gbps * 2**32)
 
 
 @dataclass(frozen=True)
@@ -217,7 +253,7 @@ def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
     hosts = len(scenario.wiring.hosts)
     byte_ns = [fixed_byte_ns(speed / _NS, scenario.dilation) for speed in scenario.speeds_bps]
     (work / "byte_ns.bin").write_bytes(np.array(byte_ns, dtype="<u8").tobytes())
-    propagation_ns = [round(port.ns * scenario.dilation) for port in scenario.wiring.ports]
+    propagation_ns = [delay_ns(port.ns, scenario.dilation) for port in scenario.wiring.ports]
     (work / "propagation_ns.bin").write_bytes(np.array(propagation_ns, dtype="<u4").tobytes())
     fastest_byte_ns = min(8 * scenario.dilation / port.gbps for port in scenario.wiring.ports)
 
@@ -237,7 +273,7 @@ def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
         phases.append(
             {
                 "period_ns": _period_ns(scenario, bound_ns, sent),
-                "limit_ns": 20 * bound_ns + int(10_000_000 * scenario.dilation),
+                "limit_ns": 20 * bound_ns + _allowance_ns(scenario),
                 "bucket_ns": max(1, -(-bound_ns // 500)),
             }
         )
@@ -269,10 +305,20 @@ def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
     return Job(schedule, experiment.memory_mib or estimated, packets)
 
 
+def _allowance_ns(scenario: Scenario) -> int:
+    """What a run may take beyond a multiple of its bound: starts, and the longest way several times."""
+    longest_ns = max(port.ns for port in scenario.wiring.ports)
+    return int((10_000_000 + scenario.experiment.start_jitter_ns + 100 * longest_ns) * scenario.dilation)
+
+
 def _period_ns(scenario: Scenario, bound_ns: int, packets: int) -> int:
     """How often the engine wakes: every 1 us of fabric time, or so often that the record ring suffices
-    even where packets are short, with room for 16 times their average density on 4 hops.
+    even where all hosts send without a pause, and where packets are short, with room for 16 times
+    their average density, on 4 hops each.
     """
     period = int(_PERIOD_FABRIC_NS * scenario.dilation)
     dense = bound_ns * RECORD_CAPACITY // (16 * 4 * max(1, packets))
-    return max(1000, min(period, dense))
+    fastest = max(port.gbps for port in scenario.wiring.ports)
+    packet_ns = scenario.experiment.mtu_bytes * 8 * scenario.dilation / fastest
+    full = int(packet_ns * RECORD_CAPACITY / (2 * 4 * len(scenario.wiring.hosts)))
+    return max(1000, min(period, dense, full))

@@ -101,7 +101,7 @@ class _FabricIntf(Intf):  # type: ignore[misc]
 
 
 class _FabricLink(Link):  # type: ignore[misc]
-    """A link whose veth pair FabricNet makes."""
+    """A link whose pair of interfaces FabricNet makes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["intf"] = _FabricIntf
@@ -114,6 +114,10 @@ class _FabricLink(Link):  # type: ignore[misc]
 
     def delete(self) -> None:
         """Goes with the namespace that it lies in."""
+
+    def status(self) -> str:
+        """For Mininet's ``links``: they are up as long as there is a network."""
+        return "(OK OK)"
 
 
 class FabricNet(Mininet):  # type: ignore[misc]
@@ -149,8 +153,12 @@ class FabricNet(Mininet):  # type: ignore[misc]
             self.connect()
 
     def connect(self) -> None:
-        """All veth pairs, addresses and states. Returns before carriers are up: that takes a second for every hundred."""
+        """All pairs of interfaces, addresses and states. Returns before carriers are up: that takes a second for every hundred."""
         mtu_bytes = self._mtu_bytes - _ETHERNET_HEADER_BYTES
+        namespaces = {
+            index: os.open(f"/proc/{host.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            for index, host in enumerate(self.hosts if self.isolated_hosts else [])
+        }
         with RtNetlink() as netlink:
             for port in self.wiring.ports:
                 if self.is_primary(port):
@@ -163,8 +171,10 @@ class FabricNet(Mininet):  # type: ignore[misc]
                         PORT_IFINDEX_BASE + second.index,
                         mtu_bytes=mtu_bytes,
                         address=HOST_MAC,
-                        peer_namespace_fd=self._namespace_fd(second),
+                        peer_namespace_fd=namespaces.get(second.index),
                     )
+        for namespace in namespaces.values():
+            os.close(namespace)
         with RtNetlink() as netlink:
             for port in self.wiring.ports:
                 if not self._in_namespace(port):
@@ -185,11 +195,6 @@ class FabricNet(Mininet):  # type: ignore[misc]
 
     def _in_namespace(self, port: Port) -> bool:
         return self.isolated_hosts and port.index < len(self.wiring.hosts)
-
-    def _namespace_fd(self, port: Port) -> int | None:
-        if not self._in_namespace(port):
-            return None
-        return os.open(f"/proc/{self.hosts[port.index].pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class in_namespace:  # noqa: N801 (used as a statement)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -22,8 +24,19 @@ from testbed.measure.store import write_atomically, write_table
 from testbed.stage.virtual import kernel
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
-__all__ = ["WALL_FIGURES", "Progress", "nothing_to_send", "run_experiment", "run_schedule"]
+__all__ = [
+    "PICTURES",
+    "TABLES",
+    "WALL_FIGURES",
+    "Progress",
+    "nothing_to_send",
+    "prepare_folder",
+    "run_experiment",
+    "run_schedule",
+]
 
+TABLES: Final = ("flows", "ports", "trace")
+PICTURES: Final = ("queue.png", "utilisation.png")
 WALL_FIGURES: Final = ("wall_s", "setup_s", "engine_s")
 """The only figures that differ between two runs of one experiment."""
 
@@ -32,7 +45,12 @@ Progress = Callable[[str, float, float, int, int], None]
 
 
 def run_schedule(
-    scenario: Scenario, schedule: str, cpu: int | None, progress: Progress, stop: threading.Event
+    scenario: Scenario,
+    schedule: str,
+    cpu: int | None,
+    progress: Progress,
+    stop: threading.Event,
+    at_once: int = 1,
 ) -> RunData:
     """One run in one virtual machine. Raises CannotRunError with one line where it cannot finish."""
     begin = time.monotonic()
@@ -52,16 +70,13 @@ def run_schedule(
 
     with work_folder() as work:
         job: Job = prepare_job(scenario, schedule, work)
-        machine = VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu)
+        machine = VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu, at_once=at_once)
         watcher = threading.Thread(target=_stop_with, args=(machine, stop), daemon=True)
         watcher.start()
         machine.run("collective", on_line, limit_s=float(scenario.experiment.limit_s))
         data = collect(scenario, work)
-    built = kernel.find()
     figures = {
-        **_identity(scenario, schedule),
-        "kernel_version": built.version,
-        "kernel_key": built.key,
+        **_identity(scenario, schedule, kernel.find()),
         **data.figures,
         "wall_s": round(time.monotonic() - begin, 3),
         "setup_s": round(marks["ready"] - begin, 3),
@@ -70,7 +85,7 @@ def run_schedule(
     return RunData(figures, data.flows, data.ports, data.trace)
 
 
-def _identity(scenario: Scenario, schedule: str) -> dict[str, Any]:
+def _identity(scenario: Scenario, schedule: str, built: kernel.Kernel | None) -> dict[str, Any]:
     """The experiment's keys as they were run."""
     phases = scenario.experiment.demand
     return {
@@ -80,21 +95,22 @@ def _identity(scenario: Scenario, schedule: str) -> dict[str, Any]:
         "hosts_per_leaf": scenario.hosts_per_leaf,
         "dilation": _plain_number(float(scenario.dilation)),
         "schedule": schedule,
-        "demand": [str(phase.file) for phase in phases],
+        "demand": [str(phase.file.resolve()) for phase in phases],
+        "demand_sha256": [hashlib.sha256(phase.file.read_bytes()).hexdigest() for phase in phases],
         "unit": [phase.unit for phase in phases],
         "token_bytes": [phase.token_bytes for phase in phases],
+        "phase_names": [phase.name for phase in phases],
         "version": __version__,
         "python_version": platform.python_version(),
+        "kernel_version": built.version if built else None,
+        "kernel_key": built.key if built else None,
     }
 
 
 def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
     """The figures of a run of an empty demand, which needs no machine."""
-    return {
-        **_identity(scenario, schedule),
-        **empty_figures(len(scenario.wiring.hosts)),
-        **dict.fromkeys(WALL_FIGURES, 0),
-    }
+    hosts = len(scenario.wiring.hosts)
+    return {**_identity(scenario, schedule, None), **empty_figures(hosts), **dict.fromkeys(WALL_FIGURES, 0)}
 
 
 def _plain_number(value: float) -> int | float:
@@ -120,37 +136,64 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
     finished: dict[str, dict[str, Any]] = {}
     writing = threading.Lock()
     stop = threading.Event()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "experiment.toml", to_toml(scenario.experiment).encode())
-    except OSError as error:
-        raise CannotRunError(f"{out} cannot be written: {error.strerror}; choose another --out") from None
+    prepare_folder(scenario, out)
+
+    at_once = min(len(available), len(schedules))
 
     def work(schedule: str) -> None:
         cpu = processors.get()
         try:
-            data = run_schedule(scenario, schedule, cpu, progress, stop)
+            data = run_schedule(scenario, schedule, cpu, progress, stop, at_once)
         finally:
             processors.put(cpu)
         with writing:
             finished[schedule] = data.figures
             _keep(out, schedule, data, [finished[s] for s in schedules if s in finished])
 
-    pool = ThreadPoolExecutor(max_workers=min(len(available), len(schedules)))
+    pool = ThreadPoolExecutor(max_workers=at_once)
     tasks: list[Future[None]] = [pool.submit(work, schedule) for schedule in schedules]
+    failed: CannotRunError | None = None
     try:
         for task in tasks:
-            task.result()
+            try:
+                task.result()
+            except CannotRunError as error:
+                failed = failed or error
     except BaseException:
-        for task in tasks:
-            task.cancel()
+        stop.set()
         raise
     finally:
-        if any(not task.done() for task in tasks):
-            stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
         stop.set()
+    if failed:
+        raise failed
     return [finished[schedule] for schedule in schedules]
+
+
+def prepare_folder(scenario: Scenario, out: Path) -> None:
+    """Makes the results' folder, takes away what an earlier comparison left in it, and says what is to be run.
+
+    Raises CannotRunError where that cannot be done: before anything was run.
+    """
+    try:
+        if out.exists() and not out.is_dir():
+            raise CannotRunError(f"{out} is a file, not a folder: choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            for run in json.loads((out / "result.json").read_text())["runs"]:
+                for name in TABLES:
+                    (out / run["run"] / f"{name}.parquet").unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    (out / run["run"]).rmdir()
+        for name in ("result.json", *PICTURES):
+            (out / name).unlink(missing_ok=True)
+        for schedule in scenario.experiment.schedule:
+            (out / schedule).mkdir(exist_ok=True)
+        write_atomically(out / "experiment.toml", to_toml(scenario.experiment).encode())
+    except OSError as error:
+        raise CannotRunError(
+            f"{error.filename or out} cannot be written: {error.strerror}; choose another --out"
+        ) from None
 
 
 def _keep(out: Path, schedule: str, data: RunData, runs: list[dict[str, Any]]) -> None:
@@ -161,6 +204,6 @@ def _keep(out: Path, schedule: str, data: RunData, runs: list[dict[str, Any]]) -
         write_table(folder / "ports.parquet", data.ports)
         if data.trace is not None:
             write_table(folder / "trace.parquet", data.trace)
-        write_atomically(out / "result.json", (json.dumps({"runs": runs}, indent=1) + "\n").encode())
+        write_atomically(out / "result.json", (json.dumps({"runs": runs}, indent=1, allow_nan=False) + "\n").encode())
     except OSError as error:
         raise CannotRunError(f"{error.filename or out} cannot be written: {error.strerror}") from None

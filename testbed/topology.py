@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from controller.errors import InputError
+from controller.errors import CannotRunError, InputError
 
 if TYPE_CHECKING:
     from mininet.topo import Topo
@@ -29,7 +29,12 @@ def leaf_spine(
     Hosts are h1 to hN, switches leaf1.. and spine1... The exceptions name a link: a host (its only link), or
     "leaf1-spine2". Raises InputError for a name that is no link.
     """
-    from mininet.topo import Topo
+    try:
+        from mininet.topo import Topo
+    except ImportError:
+        raise CannotRunError(
+            "mininet is missing: make setup installs it, with a virtual environment that sees it"
+        ) from None
 
     topo = Topo()
     leaves = -(-hosts // hosts_per_leaf)

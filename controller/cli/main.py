@@ -7,6 +7,7 @@ import errno
 import importlib.metadata
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn, Protocol, cast
@@ -17,7 +18,6 @@ from controller.errors import CannotRunError, InputError
 __all__ = ["Verb", "main"]
 
 ENTRY_POINTS: Final = "incastfree.verbs"
-INTERRUPTED: Final = 130
 
 
 class Verb(Protocol):
@@ -41,29 +41,29 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """0: done; 1: cannot run here, or a run failed; 2: bad input; 130: interrupted."""
-    parser = _Parser(prog="incastfree", description="Rate-based MoE all-to-all: rates for NICs, and the testbed.")
-    parser.add_argument("--version", action="version", version=f"incastfree {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
-    modules: dict[str, Any] = {}
-    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
-        module = cast(Verb, point.load())
-        modules[point.name] = module
-        module.add_arguments(verbs.add_parser(point.name, help=module.HELP, description=module.HELP))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # names of files need not be text
+    """0: done; 1: cannot run here, or a run failed; 2: bad input; 128 + signal: interrupted."""
+    signals: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        signals.append(number)
+        raise KeyboardInterrupt
+
     try:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, interrupt)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="surrogateescape")  # names of files need not be text
         try:
-            arguments = parser.parse_args(words)
-            return int(modules[arguments.verb].run(arguments))
+            return _run(words)
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except InputError as error:
         return _fail(error, 2)
     except CannotRunError as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
-        return _fail("interrupted; results of finished schedules are kept", INTERRUPTED)
+        return _fail("interrupted; what had finished is kept", 128 + (signals or [signal.SIGINT])[-1])
     except BrokenPipeError:
         # The reader of our output has gone: nothing more to say, not even at exit.
         _discard_output()
@@ -73,6 +73,27 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         _discard_output()
         return _fail(f"the output cannot be written: {error.strerror}", 1)
+
+
+def _run(words: Sequence[str] | None) -> int:
+    parser = _Parser(prog="incastfree", description="Rate-based MoE all-to-all: rates for NICs, and the testbed.")
+    parser.add_argument("--version", action="version", version=f"incastfree {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    modules: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        try:
+            module = cast(Verb, point.load())
+        except ImportError as error:
+            missing[point.name] = str(error.name)
+            verbs.add_parser(point.name, help=f"(needs {error.name})").add_argument("ignored", nargs=argparse.REMAINDER)
+            continue
+        modules[point.name] = module
+        module.add_arguments(verbs.add_parser(point.name, help=module.HELP, description=module.HELP))
+    arguments = parser.parse_args(words)
+    if arguments.verb in missing:
+        raise CannotRunError(f"{arguments.verb} needs the Python package {missing[arguments.verb]}: run make setup")
+    return int(modules[arguments.verb].run(arguments))
 
 
 def _discard_output() -> None:

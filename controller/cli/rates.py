@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the figures; a matrix of more than 16 hosts is written, not printed."""
     check_demand_options(arguments)
+    if arguments.out and arguments.out.suffix not in (".csv", ".npy"):
+        raise InputError(f"--out {arguments.out}: give a name that ends in .csv or .npy")
     demand = load_demand(
         arguments.file,
         unit=arguments.unit,
@@ -69,9 +71,7 @@ def _write(path: Path, shares: NDArray[np.float64]) -> None:
     try:
         if path.suffix == ".npy":
             np.save(path, shares)
-        elif path.suffix == ".csv":
-            np.savetxt(path, shares, delimiter=",", fmt="%.10g")
         else:
-            raise InputError(f"--out {path}: give a name that ends in .csv or .npy")
+            np.savetxt(path, shares, delimiter=",", fmt="%.10g")
     except OSError as error:
-        raise CannotRunError(f"{path} cannot be written: {error.strerror}") from None
+        raise CannotRunError(f"{path} cannot be written: {error.strerror}; choose another --out") from None

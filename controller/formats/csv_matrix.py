@@ -45,8 +45,8 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
 
 
 def _is_header(rows: list[tuple[int, list[str]]]) -> bool:
-    """A clear one: nothing in the first line is a number, and there are lines after it."""
-    return len(rows) > 1 and not any(_looks_numeric(cell) for cell in rows[0][1])
+    """A clear one: nothing in the first line is a number or separated by another mark, and there are lines after it."""
+    return len(rows) > 1 and not any(_looks_numeric(cell) or ";" in cell or "\t" in cell for cell in rows[0][1])
 
 
 def _looks_numeric(cell: str) -> bool:
@@ -71,7 +71,10 @@ def _number(path: Path, row: int, column: int, cell: str) -> int | float:
         value = float(cell)
     except ValueError:
         what = f"{_short(cell)!r} is not a number" if cell else "is empty"
-        raise InputError(f"{path}: row {row}, column {column} {what}: give 0 where nothing is sent") from None
+        remedy = (
+            "separate values with commas" if any(mark in cell for mark in "; \t") else "give 0 where nothing is sent"
+        )
+        raise InputError(f"{path}: row {row}, column {column} {what}: {remedy}") from None
     if not math.isfinite(value):
         raise InputError(
             f"{path}: row {row}, column {column} is {_short(cell)}, not a finite number: give 0 or an amount"

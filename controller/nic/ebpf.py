@@ -97,6 +97,8 @@ class _Notes:
 
     root_qdisc: str
     clsact: bool
+    line_rate_bps: str = ""
+    """That the pacer was loaded with."""
 
 
 class EbpfNic:
@@ -136,11 +138,18 @@ class EbpfNic:
             raise CannotRunError("loading a NIC needs root: run with sudo")
         if not os.path.ismount(_BPF_FS):
             raise CannotRunError(f"{_BPF_FS} is not mounted: mount -t bpf bpf {_BPF_FS}")
-        if (pin_folder(interface) / "rate_tables").exists():
-            return cls.attach(interface)
         with RtNetlink() as netlink:
-            notes = _Notes(netlink.root_qdisc(index), netlink.has_clsact(index))
-            foreign = netlink.egress_programs(index) if notes.clsact else []
+            clsact = netlink.has_clsact(index)
+            programs = netlink.egress_programs(index) if clsact else []
+            notes = _Notes(netlink.root_qdisc(index), clsact, str(line_rate))
+        if pin_folder(interface).is_dir():
+            before = _read_notes(interface)
+            if programs == [PROGRAM] and before.line_rate_bps == notes.line_rate_bps:
+                return cls.attach(interface)
+            # Another line rate, or what is left of an interface that was removed: begin anew.
+            _uninstall(interface, index, before)
+            return cls.load(interface, line_rate)
+        foreign = [name for name in programs if name != PROGRAM]
         if foreign:
             raise CannotRunError(
                 f"{interface} has programs on its egress hook already ({', '.join(foreign)}): remove them first"
@@ -168,9 +177,13 @@ class EbpfNic:
         return Capabilities(steps=RATE_ONE, slots=RATE_SLOTS)
 
     def write_peers(self, peers: Mapping[int, Address]) -> None:
-        """Which address is the flow of which slot."""
-        for slot, address in peers.items():
-            self._peers.update(pack_address(address), struct.pack("<I", slot))
+        """Which address is the flow of which slot; what was written before and is not among them goes."""
+        wanted = {pack_address(address): struct.pack("<I", slot) for slot, address in peers.items()}
+        for key in self._peers.keys(ADDRESS_BYTES):
+            if key not in wanted:
+                self._peers.delete(key)
+        for key, value in wanted.items():
+            self._peers.update(key, value)
 
     def write_rates(self, steps: bytes) -> None:
         """All at once."""
@@ -193,11 +206,15 @@ def unload(interface: str) -> None:
         raise CannotRunError("unloading a NIC needs root: run with sudo")
     if not pin_folder(interface).is_dir():
         raise CannotRunError(f"{interface} has no rates loaded: nothing to unload")
-    try:
-        notes = _Notes(**json.loads((_NOTES / f"{interface}.json").read_text()))
-    except (OSError, ValueError, TypeError):
-        notes = _Notes("", clsact=False)
+    notes = _read_notes(interface)
     _uninstall(interface, index, notes)
+
+
+def _read_notes(interface: str) -> _Notes:
+    try:
+        return _Notes(**json.loads((_NOTES / f"{interface}.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return _Notes("", clsact=False)
 
 
 def _install(interface: str, index: int, program: BpfObject, notes: _Notes) -> None:
@@ -209,8 +226,7 @@ def _install(interface: str, index: int, program: BpfObject, notes: _Notes) -> N
         program.pin_map(name, folder / name)
     try:
         with RtNetlink() as netlink:
-            if notes.root_qdisc != "fq":
-                netlink.set_fq(index)
+            netlink.set_fq(index)  # one that is there may drop: its limits are lifted
             if not notes.clsact:
                 netlink.add_clsact(index)
             netlink.flush()

@@ -49,6 +49,8 @@ def _libbpf() -> ctypes.CDLL:
         "bpf_map__initial_value": (pointer, [pointer, pointer]),
         "bpf_map__pin": (integer, [pointer, text]),
         "bpf_map_update_elem": (integer, [integer, pointer, pointer, ctypes.c_uint64]),
+        "bpf_map_delete_elem": (integer, [integer, pointer]),
+        "bpf_map_get_next_key": (integer, [integer, pointer, pointer]),
         "bpf_obj_get": (integer, [text]),
         "bpf_prog_attach": (integer, [integer, integer, integer, unsigned]),
         "btf__find_by_name_kind": (ctypes.c_int32, [pointer, text, unsigned]),
@@ -88,6 +90,20 @@ class BpfMap:
         """Sets one element."""
         if _libbpf().bpf_map_update_elem(self.fd, key, value, 0):
             raise OSError(ctypes.get_errno(), f"BPF map update: {os.strerror(ctypes.get_errno())}")
+
+    def delete(self, key: bytes) -> None:
+        """Removes an element, if it is there."""
+        _libbpf().bpf_map_delete_elem(self.fd, key)
+
+    def keys(self, key_bytes: int) -> list[bytes]:
+        """Keys of a hash map."""
+        found: list[bytes] = []
+        key = ctypes.create_string_buffer(key_bytes)
+        previous = None
+        while _libbpf().bpf_map_get_next_key(self.fd, previous, key) == 0:
+            found.append(key.raw)
+            previous = ctypes.create_string_buffer(key.raw, key_bytes)
+        return found
 
 
 class Hook(IntEnum):

@@ -24,14 +24,14 @@ _ATTRIBUTE: Final = struct.Struct("=HH")
 _NLMSG_ERROR: Final = 2
 _NLMSG_DONE: Final = 3
 _REQUEST, _ACK, _EXCL, _CREATE, _REPLACE, _DUMP = 1, 4, 0x200, 0x400, 0x100, 0x300
-_NEWLINK, _DELLINK, _SETLINK, _NEWADDR = 16, 17, 19, 20
+_NEWLINK, _SETLINK, _NEWADDR = 16, 19, 20
 _NEWQDISC, _DELQDISC, _GETQDISC, _NEWTFILTER, _DELTFILTER, _GETTFILTER = 36, 37, 38, 44, 45, 46
 
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_TXQLEN, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 1, 3, 4, 13, 18, 28
 _IFLA_INFO_KIND, _IFLA_INFO_DATA = 1, 2
 _PEER_INFO = 1  # VETH_INFO_PEER and IFLA_NETKIT_PEER_INFO
 _IFLA_NETKIT_MODE, _NETKIT_L2 = 5, 0
-_IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
+_IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES, _IFLA_GSO_MAX_SEGS = 31, 32, 40
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _TCA_FQ_PLIMIT, _TCA_FQ_FLOW_PLIMIT, _TCA_FQ_BUCKETS_LOG, _TCA_FQ_ORPHAN_MASK = 1, 2, 8, 10
@@ -103,6 +103,7 @@ class RtNetlink:
         """Two interfaces with given indices, back to back, both down; the peer may lie in another namespace.
 
         ``kind``: "veth", or "netkit" (Linux 6.7), whose programs run where the packet is sent.
+        Packets are cut to the MTU before they are sent: no segment is left for a network card to cut.
         """
         common = (
             _u32(_IFLA_MTU, mtu_bytes)
@@ -110,6 +111,7 @@ class RtNetlink:
             + _u32(_IFLA_TXQLEN, 1000)
             + _u32(_IFLA_NUM_TX_QUEUES, 1)
             + _u32(_IFLA_NUM_RX_QUEUES, 1)
+            + _u32(_IFLA_GSO_MAX_SEGS, 1)
         )
         peer = _IFINFO.pack(0, 0, peer_index, 0, 0) + _text(_IFLA_IFNAME, peer_name) + common
         if peer_namespace_fd is not None:
@@ -120,10 +122,6 @@ class RtNetlink:
         info = _text(_IFLA_INFO_KIND, kind) + _attribute(_IFLA_INFO_DATA, data)
         body = _IFINFO.pack(0, 0, index, 0, 0) + _text(_IFLA_IFNAME, name) + common
         self._add(_NEWLINK, _CREATE | _EXCL, body + _attribute(_IFLA_LINKINFO, info), f"link {name}")
-
-    def delete_link(self, index: int) -> None:
-        """Removes an interface, and its peer with it."""
-        self._add(_DELLINK, 0, _IFINFO.pack(0, 0, index, 0, 0), f"remove link {index}")
 
     def set_up(self, index: int, *, arp: bool = True) -> None:
         """Brings an interface up; without ARP every neighbour has the interface's own address."""

@@ -14,7 +14,8 @@ from controller.nic.rate_table import RATE_SLOTS
 
 __all__ = ["FlowState", "read_flows"]
 
-_EDT_FLOW = struct.Struct("<QII")
+_LOCKED_FLOW = struct.Struct("<IIQII")
+"""struct locked_flow (ebpf/nic/pacer.bpf.c)."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ def read_flows(interface: str) -> list[FlowState]:
             "and use a virtual environment with system packages"
         ) from None
     peers = _read(lib, interface, "peers", ADDRESS_BYTES, 4, RATE_SLOTS)
-    flows = _read(lib, interface, "edt_flows", 4, _EDT_FLOW.size, RATE_SLOTS)
-    packets = {struct.unpack("<I", key)[0]: _EDT_FLOW.unpack(value)[2] for key, value in flows}
+    flows = _read(lib, interface, "edt_flows", 4, _LOCKED_FLOW.size, RATE_SLOTS)
+    packets = {struct.unpack("<I", key)[0]: _LOCKED_FLOW.unpack(value)[4] for key, value in flows}
     found = [
         FlowState(slot, unpack_address(key), packets.get(slot, 0))
         for key, value in peers

@@ -34,11 +34,10 @@ static __always_inline __u64 nic_accept(struct __sk_buff *skb, __u32 index, cons
 }
 
 /* A packet has come in at the NIC of host `index`. */
-static __always_inline int nic_receive(struct __sk_buff *skb, __u32 index)
+static __always_inline int nic_receive(struct __sk_buff *skb, __u32 index, __u64 now_ns)
 {
 	struct receive *receive;
 	struct packet packet;
-	__u64 now_ns;
 	__u32 key;
 
 	if (!packet_parse(skb, &packet) || packet.destination != index) {
@@ -51,7 +50,6 @@ static __always_inline int nic_receive(struct __sk_buff *skb, __u32 index)
 	receive = bpf_map_lookup_elem(&receives, &key);
 	if (!receive)
 		return TC_ACT_SHOT;
-	now_ns = bpf_ktime_get_ns();
 	if (!receive->packets)
 		receive->first_ns = now_ns;
 	receive->last_ns = now_ns;

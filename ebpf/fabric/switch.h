@@ -32,7 +32,7 @@ static __always_inline __u32 ecmp_member(__u32 salt, const struct packet *packet
 }
 
 /* A packet has come in at port `index` of a switch. */
-static __always_inline int switch_forward(struct __sk_buff *skb, __u32 index)
+static __always_inline int switch_forward(struct __sk_buff *skb, __u32 index, __u64 now_ns)
 {
 	struct packet packet;
 	__u32 route, ways, out;
@@ -48,7 +48,7 @@ static __always_inline int switch_forward(struct __sk_buff *skb, __u32 index)
 		goto foreign;
 	if (out >= MAX_PORTS)
 		goto foreign;
-	return port_send(skb, out, port_accept(out, &ports[out], &packet, bpf_ktime_get_ns()));
+	return port_send(skb, out, port_accept(out, &ports[out], &packet, now_ns));
 
 foreign:
 	ports[index].foreign++;

@@ -26,14 +26,14 @@ struct edt_flow {
 static inline __u64 edt_depart(struct edt_flow *flow, __u64 now_ns, __u64 wire_ns, __u32 steps)
 {
 	__u64 scaled, gap_ns, earned_ns;
+	int first = !flow->packets++;
 
-	flow->packets++;
 	if (!steps)
 		return now_ns;
 	scaled = (wire_ns << RATE_STEP_BITS) + flow->remainder;
 	gap_ns = scaled / steps;
 	flow->remainder = (__u32)(scaled - gap_ns * steps);
-	earned_ns = flow->departed_ns + gap_ns;
+	earned_ns = first ? now_ns : flow->departed_ns + gap_ns;
 	flow->departed_ns = earned_ns > now_ns ? earned_ns : now_ns;
 	return flow->departed_ns;
 }

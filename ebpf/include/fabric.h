@@ -53,6 +53,7 @@ struct record_head {
 	__u64 written; /* since the engine last took them; what is above the capacity was not kept */
 	__u64 delivered_bytes; /* wire bytes that reached their hosts */
 	__u64 delivered_packets;
+	__u64 late_packets; /* that did not come when they were due */
 };
 
 /* Receive side of one flow. */

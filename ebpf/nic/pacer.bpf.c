@@ -34,12 +34,18 @@ struct {
 	__type(value, struct rate_table);
 } rate_tables SEC(".maps");
 
+/* The egress hook runs before the qdisc's lock: two processors may send to one peer at once. */
+struct locked_flow {
+	struct bpf_spin_lock lock;
+	__u32 reserved;
+	struct edt_flow flow;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, RATE_SLOTS);
 	__type(key, __u32);
-	__type(value, struct edt_flow);
+	__type(value, struct locked_flow);
 } edt_flows SEC(".maps");
 
 SEC("tc")
@@ -49,7 +55,8 @@ int pacer_egress(struct __sk_buff *skb)
 	void *end = (void *)(long)skb->data_end;
 	struct address address = {};
 	struct rate_table *table;
-	struct edt_flow *flow;
+	struct locked_flow *locked;
+	__u64 now_ns, wire_ns, depart_ns;
 	__u32 zero = 0, slot, *found, segments, wire_bytes, steps;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
@@ -73,14 +80,19 @@ int pacer_egress(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	slot = *found;
 	steps = rate_table_steps(table, slot);
-	flow = bpf_map_lookup_elem(&edt_flows, &slot);
-	if (!flow || !steps)
+	locked = bpf_map_lookup_elem(&edt_flows, &slot);
+	if (!locked || !steps)
 		return TC_ACT_OK;
 
 	/* wire_len counts the headers that segmentation will repeat (net/core/dev.c, qdisc_pkt_len_init). */
 	segments = skb->gso_segs ? skb->gso_segs : 1;
 	wire_bytes = skb->wire_len + segments * header_bytes;
-	skb->tstamp = edt_depart(flow, bpf_ktime_get_ns(), wire_time_ns(wire_bytes, byte_ns), steps);
+	now_ns = bpf_ktime_get_ns();
+	wire_ns = wire_time_ns(wire_bytes, byte_ns);
+	bpf_spin_lock(&locked->lock);
+	depart_ns = edt_depart(&locked->flow, now_ns, wire_ns, steps);
+	bpf_spin_unlock(&locked->lock);
+	skb->tstamp = depart_ns;
 	return TC_ACT_OK;
 }
 

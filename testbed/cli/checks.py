@@ -9,7 +9,7 @@ from pathlib import Path
 
 from controller.cli.doctor import Check
 from controller.errors import CannotRunError
-from testbed.fabric.kernel import OBJECT
+from testbed.fabric import KERNEL_OBJECT
 from testbed.stage.virtual import kernel
 
 __all__ = ["testbed_checks"]
@@ -28,7 +28,7 @@ def testbed_checks() -> Iterator[Check]:
         yield Check("engine", True, str(Path(_engine.__file__)))
     except ImportError:
         yield Check("engine", False, "run make")
-    yield Check("kernel fabric", OBJECT.is_file(), str(OBJECT) if OBJECT.is_file() else "run make")
+    yield Check("kernel fabric", KERNEL_OBJECT.is_file(), str(KERNEL_OBJECT) if KERNEL_OBJECT.is_file() else "run make")
     try:
         import mininet.net
 
@@ -70,4 +70,4 @@ def _all_there() -> bool:
         from testbed.engine import _engine  # noqa: F401
     except (CannotRunError, ImportError):
         return False
-    return OBJECT.is_file() and _ptrace_scope() < 3
+    return KERNEL_OBJECT.is_file() and _ptrace_scope() < 3

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from controller.errors import CannotRunError
+from controller.errors import CannotRunError, InputError
 from testbed.experiment import Experiment
 from testbed.job import prepare
+from testbed.measure.store import write_atomically
 from testbed.report.table import comparison
-from testbed.runner import nothing_to_send, run_experiment
+from testbed.runner import nothing_to_send, prepare_folder, run_experiment
 
 __all__ = ["execute"]
 
@@ -53,12 +55,18 @@ class _Meter:
 
 def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
     """Runs, writes tables and pictures to ``out``, prints the comparison. 1 if a run lost bytes."""
+    if str(out) in ("", "."):
+        raise InputError("--out names no folder of its own: give one for the results, such as results/mine")
+    for module in ("pyarrow", "matplotlib"):
+        if importlib.util.find_spec(module) is None:
+            raise CannotRunError(f"{module} is missing, which results are written with: run make setup")
     scenario = prepare(experiment)
     for note in scenario.notes:
         print(f"note: {note}", file=sys.stderr)
     if not scenario.expected_bytes:
         result = {"runs": [nothing_to_send(scenario, schedule) for schedule in experiment.schedule]}
-        _write_nothing(out, result)
+        prepare_folder(scenario, out)
+        write_atomically(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
         print(json.dumps(result, indent=1) if as_json else "nothing to send: CCT 0")
         return 0
     meter = _Meter(quiet=as_json)
@@ -84,11 +92,3 @@ def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
             file=sys.stderr,
         )
     return 1 if lost else 0
-
-
-def _write_nothing(out: Path, result: dict[str, Any]) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    except OSError as error:
-        raise CannotRunError(f"{out} cannot be written: {error.strerror}; choose another --out") from None

@@ -22,7 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = kinds.add_parser("zipf", help="every sender prefers the same receivers, by a Zipf law")
     options.add_argument("--hosts", type=whole_number, required=True)
     options.add_argument("--s", type=float, required=True, help="skew; 0 is uniform")
-    options.add_argument("--bytes", type=whole_number, required=True, help="wire bytes of a sender, such as 30e6")
+    options.add_argument(
+        "--bytes",
+        type=whole_number,
+        required=True,
+        help="wire bytes of a sender, its share to itself included, such as 30e6; that share stays local",
+    )
     options.add_argument("--mtu-bytes", type=whole_number, default=MTU_BYTES)
     options.add_argument("--seed", type=whole_number, default=0, help="of the order of popularity")
     options.add_argument("--out", type=Path, required=True, metavar="FILE", help="CSV, in wire bytes")
@@ -30,8 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the matrix and says how to use it."""
-    if arguments.mtu_bytes < 128:
-        raise InputError(f"--mtu-bytes {arguments.mtu_bytes}: give at least 128")
+    if not 128 <= arguments.mtu_bytes <= 9216:
+        raise InputError(f"--mtu-bytes {arguments.mtu_bytes}: give 128 to 9216")
+    if arguments.out.suffix != ".csv":
+        raise InputError(f"--out {arguments.out}: the matrix is written as CSV: give a name that ends in .csv")
     if arguments.bytes < arguments.mtu_bytes:
         raise InputError(f"--bytes {arguments.bytes}: give at least one packet of {arguments.mtu_bytes} bytes")
     demand = zipf(arguments.hosts, arguments.s, arguments.bytes, arguments.mtu_bytes, arguments.seed)
@@ -39,6 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
         with arguments.out.open("w", encoding="ascii") as file:
             np.savetxt(file, demand, fmt="%d", delimiter=",")
     except OSError as error:
-        raise CannotRunError(f"{arguments.out} cannot be written: {error.strerror}") from None
+        raise CannotRunError(f"{arguments.out} cannot be written: {error.strerror}; choose another --out") from None
     print(f"{arguments.out}: {arguments.hosts} hosts, {int(demand.sum())} wire bytes; use it with --unit wire-bytes")
     return 0

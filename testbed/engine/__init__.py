@@ -87,12 +87,12 @@ class EngineOutput(TypedDict):
 
     epoch_ns: int
     """The common start, on the kernel's monotonic clock."""
-    end_ns: int
     sent_packets: int
     packet_hops: int
+    late_packets: int
+    """That did not reach the end of a link when they were due: 0, or no time is exact."""
     total_queue_max_bytes: int
     bucket_ns: int
-    buckets: int
     port_queue_max_bytes: bytes
     """uint64 a port."""
     series_queue_bytes: bytes

@@ -143,13 +143,19 @@ static void report_progress(struct engine *engine, uint64_t time_ns, uint64_t *r
 {
 	uint64_t delivered = head(engine)->delivered_packets - engine->delivered_before;
 	uint64_t step = delivered * PROGRESS_STEPS / engine->expected_packets;
+	char line[128];
+	ssize_t length;
 
 	if (engine->progress_fd < 0 || step <= *reported)
 		return;
 	*reported = step;
-	dprintf(engine->progress_fd, "@progress %llu %llu %llu\n",
-		(unsigned long long)(time_ns - engine->epoch_ns), (unsigned long long)delivered,
-		(unsigned long long)engine->expected_packets);
+	/* Not dprintf: it seeks first, and a system call that fails moves the clock by a microsecond. */
+	length = snprintf(line, sizeof(line), "@progress %llu %llu %llu\n",
+			  (unsigned long long)(time_ns - engine->epoch_ns), (unsigned long long)delivered,
+			  (unsigned long long)engine->expected_packets);
+	/* A line that is lost is lost: the next one follows. */
+	length = write(engine->progress_fd, line, (size_t)length);
+	(void)length;
 }
 
 static int drive(struct engine *engine)
@@ -157,6 +163,8 @@ static int drive(struct engine *engine)
 	uint64_t wake_ns = engine->epoch_ns - engine->period_ns;
 	uint64_t reported = 0;
 
+	if (!engine->expected_packets)
+		return 0;
 	for (;; wake_ns += engine->period_ns) {
 		sleep_until(wake_ns);
 		if (send_until(engine, wake_ns + 2 * engine->period_ns) || read_records(engine))
@@ -168,7 +176,11 @@ static int drive(struct engine *engine)
 		if (engine->sent_packets == engine->expected_packets && engine->last_far_end_ns < wake_ns)
 			return 0;
 		if (wake_ns - engine->epoch_ns > engine->limit_ns && wake_ns > engine->epoch_ns) {
-			PyErr_SetString(PyExc_TimeoutError, "the limit in virtual time was reached");
+			PyErr_Format(PyExc_TimeoutError,
+				     "%llu of %llu packets had arrived at the limit of virtual time",
+				     (unsigned long long)(head(engine)->delivered_packets -
+							  engine->delivered_before),
+				     (unsigned long long)engine->expected_packets);
 			return -1;
 		}
 	}
@@ -191,6 +203,7 @@ static int prepare(struct engine *engine)
 		return -1;
 	}
 	head(engine)->written = 0;
+	head(engine)->late_packets = 0;
 	engine->delivered_before = head(engine)->delivered_packets;
 	engine->epoch_ns = (now_ns() / SECOND_NS + 2) * SECOND_NS;
 	for (uint32_t host = 0; host < engine->host_count; host++) {
@@ -252,13 +265,13 @@ static PyObject *results(struct engine *engine)
 	for (uint32_t port = 0; port < measure->port_count; port++)
 		deepest[port] = measure->ports[port].max_queue_bytes;
 	dict = Py_BuildValue(
-		"{s:K,s:K,s:K,s:K,s:K,s:K,s:i,s:y#,s:y#,s:y#}", "epoch_ns",
-		(unsigned long long)engine->epoch_ns, "end_ns", (unsigned long long)engine->last_far_end_ns,
+		"{s:K,s:K,s:K,s:K,s:K,s:K,s:y#,s:y#,s:y#}", "epoch_ns", (unsigned long long)engine->epoch_ns,
 		"sent_packets", (unsigned long long)engine->sent_packets, "packet_hops",
-		(unsigned long long)engine->packet_hops, "total_queue_max_bytes",
+		(unsigned long long)engine->packet_hops, "late_packets",
+		(unsigned long long)head(engine)->late_packets, "total_queue_max_bytes",
 		(unsigned long long)measure->max_total_bytes, "bucket_ns",
-		(unsigned long long)measure->bucket_ns, "buckets", MEASURE_BUCKETS, "port_queue_max_bytes",
-		deepest, (Py_ssize_t)(measure->port_count * sizeof(*deepest)), "series_queue_bytes",
+		(unsigned long long)measure->bucket_ns, "port_queue_max_bytes", deepest,
+		(Py_ssize_t)(measure->port_count * sizeof(*deepest)), "series_queue_bytes",
 		measure->series_queue_bytes, (Py_ssize_t)(cells * sizeof(*measure->series_queue_bytes)),
 		"series_sent_bytes", measure->series_sent_bytes,
 		(Py_ssize_t)(cells * sizeof(*measure->series_sent_bytes)));

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable
 from fractions import Fraction
-from pathlib import Path
 from typing import Final
 
 from controller.errors import CannotRunError
 from controller.nic.libbpf import BpfObject, Hook, attach_program
 from controller.nic.rate_table import RateTable
 from controller.nic.rtnetlink import RtNetlink
+from testbed.fabric import KERNEL_OBJECT
 from testbed.net import HOST_MAC, LINK_KIND, PORT_IFINDEX_BASE, FabricNet, in_namespace
+from testbed.times import delay_ns, fixed_byte_ns
 from testbed.topology import Wiring
 
 __all__ = ["INJECT_IFINDEX", "KernelFabric"]
 
-OBJECT: Final = Path(__file__).with_name("objects") / "fabric.bpf.o"
 INJECT_IFINDEX: Final = 990
 _TRUNK_IFINDEX: Final = 992
 _TRUNK_PEER_IFINDEX: Final = 993
@@ -32,7 +31,7 @@ _PORT: Final = struct.Struct("<QQQIIIIQQQ")
 _WORD: Final = struct.Struct("<I")
 _RECEIVE_BYTES: Final = 32
 _RECORD_BYTES: Final = 32
-_HEAD_BYTES: Final = 24
+_HEAD_BYTES: Final = 32
 
 
 class KernelFabric:
@@ -50,7 +49,7 @@ class KernelFabric:
             )
         self.wiring = wiring
         hosts = len(wiring.hosts)
-        self._object = fabric = BpfObject(OBJECT)
+        self._object = fabric = BpfObject(KERNEL_OBJECT)
         fabric.resize_map("rate_tables", hosts)
         fabric.resize_map("edt_flows", hosts * hosts)
         fabric.resize_map("receives", hosts * hosts)
@@ -65,6 +64,7 @@ class KernelFabric:
         self.records = data[at["records"][0] :][: at["records"][1]]
         self.head = data[at["record_head"][0] :][:_HEAD_BYTES]
         self.receives = fabric.map("receives").map_memory()
+        self._edt_flows = fabric.map("edt_flows").map_memory()
         tables = fabric.map("rate_tables")
         memory = tables.map_memory()
         self.rate_tables = [RateTable(memory[host * tables.stride_bytes :]) for host in range(hosts)]
@@ -77,18 +77,19 @@ class KernelFabric:
         """Drops and foreign packets of every port."""
         return [{"drops": values[7], "foreign": values[8]} for values in _PORT.iter_unpack(self._ports)]
 
-    def clear_receives(self) -> None:
-        """Before a new phase."""
-        self.receives[:] = bytes(len(self.receives))
+    def begin_phase(self) -> None:
+        """Forgets what was received, and what the NICs' flows still owe."""
+        for memory in (self.receives, self._edt_flows):
+            memory[:] = bytes(len(memory))
 
     def _fill_ports(self, dilation: Fraction, queue_bytes: int, path_salt: int) -> None:
         node_of = {name: index for index, name in enumerate(self.wiring.switches)}
         hosts = len(self.wiring.hosts)
         for port in self.wiring.ports:
-            byte_ns = math.ceil(8 * dilation / port.gbps * _BYTE_NS_ONE)
+            byte_ns = fixed_byte_ns(port.gbps, dilation)
             # A NIC is no switch: it holds what its host gives it.
             limit_ns = queue_bytes * byte_ns // _BYTE_NS_ONE if port.index >= hosts else 0
-            propagation_ns = round(port.ns * dilation)
+            propagation_ns = delay_ns(port.ns, dilation)
             node = node_of.get(port.node, 0)
             salt = mix32(path_salt ^ node)
             _PORT.pack_into(

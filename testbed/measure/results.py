@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.errors import CannotRunError
 from testbed.engine import RECORD_FIELDS
 from testbed.job import Scenario
 
@@ -18,6 +19,7 @@ __all__ = ["BUSY_FROM", "BUSY_TO", "RunData", "collect", "empty_figures"]
 _RECEIVE_FIELDS: Final = [("bytes", "<u8"), ("packets", "<u8"), ("first_ns", "<u8"), ("last_ns", "<u8")]
 _DIGITS: Final = 3
 """Of a nanosecond: enough for any dilation up to 1,000 to stay exact."""
+_ENOUGH_PACKETS: Final = 2000
 BUSY_FROM, BUSY_TO = 0.05, 0.95
 """Share of the lower bound between which the bottleneck port's use is taken."""
 _COUNTERS: Final = ("drops", "foreign")
@@ -65,6 +67,7 @@ def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
 def collect(scenario: Scenario, work: Path) -> RunData:
     """Reads the files of all phases. Phases follow each other: each starts when the one before it ended."""
     phases = [_read_phase(work, number, scenario) for number in range(len(scenario.demands))]
+    _check_sound(phases)
     hosts, wiring = len(scenario.wiring.hosts), scenario.wiring
     bounds_ns = [float(bottleneck.time_s * 10**9) for bottleneck in scenario.bottlenecks]
     cct_ns = sum(phase.duration_ns for phase in phases)
@@ -78,20 +81,22 @@ def collect(scenario: Scenario, work: Path) -> RunData:
     flows = _flow_columns(scenario, phases)
     done = np.full(hosts, np.nan)
     for destination in range(hosts):
-        own = flows["destination"] == destination
+        own = flows["dst"] == destination
         if own.any():
             done[destination] = flows["last_arrival_ns"][own].max()
+    delivered_bytes = sum(int(phase.receives["bytes"].sum()) for phase in phases)
+    complete = delivered_bytes == scenario.expected_bytes
     figures: dict[str, Any] = {
-        "cct_ns": round(cct_ns, _DIGITS),
+        "cct_ns": round(cct_ns, _DIGITS) if complete else None,
         "lower_bound_ns": round(lower_bound_ns, _DIGITS),
-        "inflation": cct_ns / lower_bound_ns - 1,
-        "bottleneck": ", ".join(str(bottleneck) for bottleneck in scenario.bottlenecks),
+        "inflation": cct_ns / lower_bound_ns - 1 if complete else None,
+        "bottleneck": ", ".join(scenario.bottleneck_names),
         "bottleneck_busy": _busy(scenario, phases, bounds_ns),
         "hot_queue_max_bytes": int(deepest[facing].max()),
-        "hot_host": wiring.hosts[hot],
+        "hot_host": wiring.hosts[hot] if deepest[facing[hot]] else None,
         "fabric_queue_max_bytes": int(deepest[others].max()) if len(others) else 0,
         "total_queue_max_bytes": max(phase.output["total_queue_max_bytes"] for phase in phases),
-        "delivered_bytes": int(sum(int(phase.receives["bytes"].sum()) for phase in phases)),
+        "delivered_bytes": delivered_bytes,
         "expected_bytes": scenario.expected_bytes,
         "drops": counters["drops"],
         "marks": 0,
@@ -99,34 +104,60 @@ def collect(scenario: Scenario, work: Path) -> RunData:
         "packets": sum(phase.output["sent_packets"] for phase in phases),
         "packet_hops": sum(phase.output["packet_hops"] for phase in phases),
         "receiver_done_ns": [None if np.isnan(t) else round(float(t), _DIGITS) for t in done],
-        "receiver_done_ns_mean": round(float(np.nanmean(done)), _DIGITS),
-        "flow_done_ns_mean": round(float(np.nanmean(flows["last_arrival_ns"])), _DIGITS),
+        "receiver_done_ns_mean": _mean(done),
+        "flow_done_ns_mean": _mean(flows["last_arrival_ns"]),
         "phase_cct_ns": [round(phase.duration_ns, _DIGITS) for phase in phases],
     }
     return RunData(figures, flows, _port_columns(scenario, phases), _trace_columns(scenario, work, phases))
 
 
+def _check_sound(phases: list[_Phase]) -> None:
+    """Raises CannotRunError where the kernel did what it must not: late, or lost without a port's knowledge."""
+    late = sum(phase.output["late_packets"] for phase in phases)
+    if late:
+        raise CannotRunError(
+            f"{late} packets came late to the end of a link: the figures would be wrong; please report"
+        )
+    counters = {name: sum(port[name] for port in phases[-1].output["ports"]) for name in _COUNTERS}
+    sent = sum(phase.output["sent_packets"] for phase in phases)
+    received = sum(int(phase.receives["packets"].sum()) for phase in phases)
+    if counters["foreign"] or sent - received != counters["drops"]:
+        raise CannotRunError(
+            f"{sent - received} packets are missing, of which ports dropped {counters['drops']}, and "
+            f"{counters['foreign']} were strange to them: the kernel lost some; please report"
+        )
+
+
+def _mean(times_ns: NDArray[np.float64]) -> float | None:
+    """Of those that there are."""
+    known = times_ns[~np.isnan(times_ns)]
+    return round(float(known.mean()), _DIGITS) if len(known) else None
+
+
 def empty_figures(hosts: int) -> dict[str, Any]:
     """The figures of a collective in which nothing is sent."""
-    zero = (
-        "cct_ns",
-        "lower_bound_ns",
-        "inflation",
-        "hot_queue_max_bytes",
-        "fabric_queue_max_bytes",
-        "total_queue_max_bytes",
-        "delivered_bytes",
-        "expected_bytes",
-        "drops",
-        "marks",
-        "trims",
-        "packets",
-        "packet_hops",
-        "receiver_done_ns_mean",
-        "flow_done_ns_mean",
-    )
-    none = ("bottleneck", "bottleneck_busy", "hot_host")
-    return {**dict.fromkeys(zero, 0), **dict.fromkeys(none), "receiver_done_ns": [None] * hosts, "phase_cct_ns": []}
+    return {
+        "cct_ns": 0,
+        "lower_bound_ns": 0,
+        "inflation": 0,
+        "bottleneck": None,
+        "bottleneck_busy": None,
+        "hot_queue_max_bytes": 0,
+        "hot_host": None,
+        "fabric_queue_max_bytes": 0,
+        "total_queue_max_bytes": 0,
+        "delivered_bytes": 0,
+        "expected_bytes": 0,
+        "drops": 0,
+        "marks": 0,
+        "trims": 0,
+        "packets": 0,
+        "packet_hops": 0,
+        "receiver_done_ns": [None] * hosts,
+        "receiver_done_ns_mean": 0,
+        "flow_done_ns_mean": 0,
+        "phase_cct_ns": [],
+    }
 
 
 def _busy(scenario: Scenario, phases: list[_Phase], bounds_ns: list[float]) -> float | None:
@@ -137,8 +168,9 @@ def _busy(scenario: Scenario, phases: list[_Phase], bounds_ns: list[float]) -> f
         port = scenario.wiring.host_port(bottleneck.host) if receiver else bottleneck.host
         bucket_ns = float(phase.output["bucket_ns"] / scenario.dilation)
         first, last = int(BUSY_FROM * bound_ns / bucket_ns) + 1, int(BUSY_TO * bound_ns / bucket_ns)
-        if last <= first:
-            continue  # fewer packets than buckets: nothing to average over
+        packet_ns = scenario.experiment.mtu_bytes * 8 / float(scenario.wiring.ports[port].gbps)
+        if last <= first or bound_ns < _ENOUGH_PACKETS * packet_ns:
+            continue  # a packet more or less would decide
         used += float(phase.sent[port, first:last].sum())
         capacity += (last - first) * bucket_ns * float(scenario.wiring.ports[port].gbps) / 8
     return used / capacity if capacity else None
@@ -159,8 +191,8 @@ def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray
 
         for name, values in (
             ("phase", np.full(len(source), number, dtype=np.int32)),
-            ("source", source.astype(np.int32)),
-            ("destination", destination.astype(np.int32)),
+            ("src", source.astype(np.int32)),
+            ("dst", destination.astype(np.int32)),
             ("bytes", demand.wire_bytes[source, destination]),
             ("delivered_bytes", got["bytes"].astype(np.int64)),
             ("first_arrival_ns", fabric_ns("first_ns")),

@@ -62,8 +62,10 @@ def _draw_queue(
 ) -> None:
     """The queue at each run's hottest host-facing port; logarithmic, since the runs differ by orders."""
     mtu = scenario.experiment.mtu_bytes
-    figure, axes = _axes(f"Queue at the hottest receiver's port, {len(scenario.wiring.hosts)} hosts")
+    figure, axes = _axes(f"Queue at the switch port of the hottest receiver, {len(scenario.wiring.hosts)} hosts")
     for number, run in enumerate(runs):
+        if run["hot_host"] is None:
+            continue
         columns = series[run["run"]]
         own = columns["toward"] == run["hot_host"]
         deepest = run["hot_queue_max_bytes"] / mtu
@@ -77,7 +79,7 @@ def _draw_queue(
         )
     axes.axvline(runs[0]["lower_bound_ns"] / 1000, color="0.4", linewidth=0.8)
     axes.annotate(
-        "lower bound",
+        f"lower bound, set by {', '.join(scenario.bottleneck_names)}",
         (runs[0]["lower_bound_ns"] / 1000, 0.02),
         xycoords=("data", "axes fraction"),
         rotation=90,
@@ -99,33 +101,35 @@ def _draw_utilisation(
     hosts = len(scenario.wiring.hosts)
     facing = [scenario.wiring.host_port(host) for host in range(hosts)]
     capacity = float(sum(scenario.wiring.ports[port].gbps for port in facing)) / 8  # bytes a ns
-    figure, axes = _axes(f"Use of the links into hosts, {hosts} hosts: all, and the hottest (thin)")
+    figure, axes = _axes(f"Use of the links into {hosts} hosts")
     for number, run in enumerate(runs):
+        if run["hot_host"] is None:
+            continue
         columns = series[run["run"]]
         colour, style = _COLOURS[number % 4], _STYLES[number % 4]
-        bucket_ns = columns["bucket_ns"][0]
         own = np.isin(columns["port"], facing)
         begin, where = np.unique(columns["begin_ns"][own], return_inverse=True)
-        sent = np.bincount(where, weights=columns["sent_bytes"][own])
+        sent = np.bincount(where, weights=columns["sent_bytes"][own] / columns["bucket_ns"][own])
         axes.plot(
             begin / 1000,
-            100 * sent / bucket_ns / capacity,
+            100 * sent / capacity,
             style,
             color=colour,
             drawstyle="steps-post",
-            label=run["run"],
+            label=f"{run['run']}: mean of all hosts",
         )
         hot = columns["toward"] == run["hot_host"]
         speed = float(scenario.wiring.ports[scenario.wiring.hosts.index(run["hot_host"])].gbps) / 8
         axes.plot(
             columns["begin_ns"][hot] / 1000,
-            100 * columns["sent_bytes"][hot] / bucket_ns / speed,
+            100 * columns["sent_bytes"][hot] / columns["bucket_ns"][hot] / speed,
             style,
             color=colour,
-            linewidth=0.5,
-            alpha=0.7,
+            linewidth=0.8,
+            alpha=0.6,
+            label=f"{run['run']}: {run['hot_host']}",
         )
     axes.set_ylim(0, 105)
-    axes.set_ylabel("bytes sent over line rate [%]")
+    axes.set_ylabel("share of the line rate [%]")
     axes.legend(frameon=False, fontsize=9)
     _save(figure, path)

@@ -15,7 +15,7 @@ _ROWS: Final = (
     ("hot queue [packets]", "hot_queue_max_bytes", None, "{:.0f}"),
     ("hot queue [MB]", "hot_queue_max_bytes", 1e-6, "{:.3f}"),
     ("hot queue at", "hot_host", None, "{}"),
-    ("deepest uplink [packets]", "fabric_queue_max_bytes", None, "{:.0f}"),
+    ("deepest inner port [pkts]", "fabric_queue_max_bytes", None, "{:.0f}"),
     ("all queues [MB]", "total_queue_max_bytes", 1e-6, "{:.3f}"),
     ("bottleneck busy [%]", "bottleneck_busy", 100, "{:.2f}"),
     ("dropped packets", "drops", 1, "{}"),
@@ -26,13 +26,11 @@ _ROWS: Final = (
 def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
     """A table with one column a run; queues in whole packets of the MTU are rounded up."""
     experiment = scenario.experiment
-    bounds = scenario.bottlenecks
     lines = [
         f"{len(scenario.wiring.hosts)} hosts, {scenario.hosts_per_leaf} a leaf, {float(experiment.link_gbps):g} Gb/s, "
         f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
         f"queues {'unlimited' if not experiment.queue_bytes else f'of {experiment.queue_bytes} B'}, seed {experiment.seed}",
-        f"lower bound {float(sum(b.time_s for b in bounds)) * 1e6:.2f} us, set by "
-        + ", ".join(f"{b.side} {scenario.wiring.hosts[b.host]}" for b in bounds),
+        f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {', '.join(scenario.bottleneck_names)}",
         "",
         f"{'':26}" + "".join(f"{run['run']:>14}" for run in runs),
     ]

@@ -20,10 +20,10 @@ def zipf(hosts: int, skew: float, bytes_per_sender: int, mtu_bytes: int, seed: i
         raise InputError(f"--hosts {hosts}: give 2 to 1000")
     if not 0 <= skew <= 10:
         raise InputError(f"--s {skew:g}: give a skew of 0 to 10")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed {seed}: give 0 to 4294967295")
     if hosts * bytes_per_sender >= 2**62:
         raise InputError(f"--bytes {bytes_per_sender}: {hosts} senders would send more than 2^62 bytes: give less")
-    if hosts * bytes_per_sender >= 2**62:
-        raise InputError(f"--bytes {bytes_per_sender}: {hosts} hosts send more than 2^62 bytes: give a smaller amount")
     weights = np.arange(1, hosts + 1, dtype=np.float64) ** -skew
     packets = np.maximum(1, np.round(bytes_per_sender * weights / weights.sum() / mtu_bytes)).astype(np.int64)
     rank = np.random.Generator(np.random.PCG64(seed)).permutation(hosts)

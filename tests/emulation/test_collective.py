@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from testbed.experiment import from_mapping
+from testbed.job import prepare
 from testbed.runner import WALL_FIGURES
 from tests.emulation.conftest import run_all, run_once, scenario_of, write_matrix
 
@@ -117,23 +120,25 @@ def test_odd_shapes_run(tmp_path: Path) -> None:
         figures = run_once(scenario_of(file, hosts_per_leaf=4, unit="bytes"), schedule).figures
         assert figures["delivered_bytes"] == figures["expected_bytes"]
         assert figures["receiver_done_ns"][7] is None
-    from testbed.experiment import from_mapping
-    from testbed.job import prepare
-
-    two = prepare(
+    empty = write_matrix(tmp_path / "empty.csv", 0 * counts)
+    several = prepare(
         from_mapping(
             {
                 "demand": [
                     {"name": "dispatch", "file": str(file), "unit": "bytes"},
-                    {"name": "combine", "file": str(transposed), "unit": "bytes", "after": ["dispatch"]},
+                    {"name": "nothing", "file": str(empty), "after": ["dispatch"]},
+                    {"name": "combine", "file": str(transposed), "unit": "bytes", "after": ["nothing"]},
                 ]
             }
         )
     )
-    figures = run_once(two, "rate").figures
-    assert figures["delivered_bytes"] == figures["expected_bytes"] == two.expected_bytes
-    assert len(figures["phase_cct_ns"]) == 2
-    assert figures["cct_ns"] == pytest.approx(sum(figures["phase_cct_ns"]))
+    figures = run_once(several, "rate").figures
+    assert figures["delivered_bytes"] == figures["expected_bytes"] == several.expected_bytes
+    dispatch, nothing, combine = figures["phase_cct_ns"]
+    assert nothing == 0
+    assert figures["cct_ns"] == pytest.approx(dispatch + combine)
+    alone = run_once(scenario_of(transposed, unit="bytes"), "rate").figures
+    assert combine == alone["cct_ns"]  # nothing is carried over from one phase to the next
 
 
 def test_unequal_ports(tmp_path: Path) -> None:
@@ -154,5 +159,24 @@ def test_finite_queues_drop_and_say_so(tmp_path: Path) -> None:
     data = run_once(scenario_of(write_matrix(tmp_path / "incast.csv", counts), queue_bytes=10 * MTU), "rr")
     assert data.figures["hot_queue_max_bytes"] == 10 * MTU
     assert data.figures["drops"] > 0
+    assert data.figures["cct_ns"] is None
+    assert data.figures["inflation"] is None
     lost = data.figures["drops"] * MTU
     assert data.figures["delivered_bytes"] == data.figures["expected_bytes"] - lost
+
+
+def test_every_hop_is_on_time_at_the_default_dilation(tmp_path: Path) -> None:
+    """A packet is at the next port when the one before it said: nothing that the engine does may move the clock."""
+    counts = np.full((4, 4), 300 * MTU)
+    np.fill_diagonal(counts, 0)
+    scenario = scenario_of(write_matrix(tmp_path / "flat.csv", counts), hosts_per_leaf=2, trace=True)
+    for schedule in ("rr", "rate"):
+        data = run_once(scenario, schedule)  # refuses to report late packets, too
+        assert data.trace is not None
+        hops: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        names = ("source", "destination", "psn", "kernel_arrival_ns", "kernel_far_end_ns")
+        for source, destination, psn, arrival, far_end in zip(*(data.trace[n].tolist() for n in names), strict=True):
+            hops.setdefault((source, destination, psn), []).append((arrival, far_end))
+        assert len(hops) == 12 * 300
+        for steps in hops.values():
+            assert all(after[0] == before[1] for before, after in pairwise(sorted(steps)))

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 
 from controller.errors import CannotRunError
 from testbed.stage.virtual import kernel
-from testbed.stage.virtual.machine import VirtualMachine, work_folder
+from testbed.stage.virtual.machine import VirtualMachine, clean_stale, work_folder
 from testbed.workload.zipf import zipf
 from tests.emulation.conftest import write_matrix
 
@@ -100,6 +101,33 @@ def test_interrupt(long_run: list[str], home: dict[str, str], tmp_path: Path) ->
     assert not machines(home["TMPDIR"])
     assert not list(Path(home["TMPDIR"]).iterdir())
     assert len(json.loads(result.read_text())["runs"]) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_termination(long_run: list[str], home: dict[str, str], number: signal.Signals) -> None:
+    """Ends as an interrupt does: one line, nothing left."""
+    process = subprocess.Popen(long_run, env=home, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert wait_for(lambda: machines(home["TMPDIR"]), 30)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=10)
+    assert process.returncode == 128 + number
+    assert stderr.strip().splitlines()[-1].startswith("incastfree: interrupted")
+    assert not machines(home["TMPDIR"])
+    assert not list(Path(home["TMPDIR"]).iterdir())
+
+
+def test_work_folders_do_not_remove_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many threads and cleaners at once."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def use(_: int) -> bool:
+        with work_folder() as work:
+            clean_stale()
+            return (work / "lock").exists()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(use, range(2000)))
+    assert not list(tmp_path.iterdir())
 
 
 def test_full_temporary_folder(long_run: list[str], home: dict[str, str], tmp_path: Path) -> None:

@@ -109,6 +109,29 @@ for child in children:
     assert rates["10.9.0.9"] > 1e9
 
 
+def test_load_again(guest: Callable[[str], list[str]]) -> None:
+    """Another line rate and other peers take the place of the first; a removed interface begins anew."""
+    lines = guest(
+        PREPARE
+        + """
+incastfree(*LOAD, "--link-gbps", 1)
+open("/tmp/peers.toml", "w").write('0 = "10.9.0.1"\\n1 = "10.9.0.2"\\n2 = "10.9.0.3"\\n3 = "10.9.0.8"\\n')
+code, out, err = incastfree(*LOAD, "--link-gbps", 0.1)
+say("line", f"{code} {out} {err}")
+for row in incastfree("show")[1].splitlines()[2:]: say("line", row)
+sh("ip link del eth0; ip link add eth0 type veth peer name eth0 netns peer; ip link set eth0 up")
+code, out, err = incastfree(*LOAD, "--link-gbps", 0.1)
+say("line", f"{code} {out} {err}")
+say("line", sh("tc qdisc show dev eth0 root").split()[1] + " " + str("incastfree" in sh("tc filter show dev eth0 egress")))
+"""
+    )
+    assert lines[0].startswith("0 eth0: 3 rates written")
+    assert "of 0.1 Gb/s" in lines[0]
+    assert [line.split()[1] for line in lines[1:4]] == ["10.9.0.2", "10.9.0.3", "10.9.0.8"]
+    assert lines[4].startswith("0 eth0: 3 rates written")
+    assert lines[5] == "fq True"
+
+
 def test_what_is_in_the_way(guest: Callable[[str], list[str]]) -> None:
     """A missing interface, no speed, a foreign program: one line, nothing changed."""
     lines = guest(

@@ -86,7 +86,7 @@ def compare(scenario: Scenario, schedule: str) -> oracle.Result:
         last[source, destination] = max(time_ns, last.get((source, destination), 0))
     seen = dict(
         zip(
-            zip(data.flows["source"].tolist(), data.flows["destination"].tolist(), strict=True),
+            zip(data.flows["src"].tolist(), data.flows["dst"].tolist(), strict=True),
             data.flows["last_arrival_ns"].tolist(),
             strict=True,
         )

@@ -21,7 +21,7 @@ PROGRAM = """
 #include "edt.h"
 int main(void)
 {
-	struct edt_flow flow = { 0 };
+	struct edt_flow flow = { .packets = 1 }; /* one left at 0 */
 	unsigned long long now_ns, wire_ns, departure_ns;
 	unsigned int steps;
 
@@ -60,7 +60,7 @@ def program(compile_c: Compile) -> Path:
 
 @pytest.fixture(scope="module")
 def depart(program: Path) -> Depart:
-    """Sends the packets of one flow, from its start."""
+    """Sends the packets of one flow, of which one has left at time 0."""
 
     def run(packets: Sequence[Packet]) -> list[State]:
         lines = "".join(f"{p.now_ns} {p.wire_ns} {p.steps}\n" for p in packets)
@@ -87,7 +87,7 @@ modest_rates = st.integers(2**10, ONE - 1)
 def test_n_packets_take_n_gaps_cut_once(depart: Depart, wire_ns: int, steps: int, count: int) -> None:
     states = depart([Packet(0, wire_ns, steps)] * count)
     assert [s.departure_ns for s in states] == [floor(n * gap(wire_ns, steps)) for n in range(1, count + 1)]
-    assert [s.packets for s in states] == list(range(1, count + 1))
+    assert [s.packets for s in states] == list(range(2, count + 2))
 
 
 def test_a_fraction_of_a_nanosecond_adds_up(depart: Depart) -> None:
@@ -174,7 +174,7 @@ def test_the_debt_of_a_slow_rate_holds_back_a_fast_one(depart: Depart) -> None:
 @given(now_ns=st.integers(0, 2**63), wire_ns=wires)
 @settings(max_examples=30, deadline=None)
 def test_an_unpaced_packet_passes(depart: Depart, now_ns: int, wire_ns: int) -> None:
-    assert depart([Packet(now_ns, wire_ns, 0)]) == [State(now_ns, 0, 0, 1)]
+    assert depart([Packet(now_ns, wire_ns, 0)]) == [State(now_ns, 0, 0, 2)]
 
 
 def test_unpaced_packets_leave_the_clock_alone(depart: Depart) -> None:
@@ -184,7 +184,7 @@ def test_unpaced_packets_leave_the_clock_alone(depart: Depart) -> None:
     mixed = depart([paced[0], Packet(17, 1000, 0), Packet(18, 5, 0), paced[1]])
     assert [mixed[1].departure_ns, mixed[2].departure_ns] == [17, 18]
     assert (mixed[3].departure_ns, mixed[3].remainder) == (alone[1].departure_ns, alone[1].remainder)
-    assert mixed[3].packets == 4
+    assert mixed[3].packets == 5
 
 
 @settings(max_examples=60, deadline=None)
@@ -211,3 +211,19 @@ def test_two_packets_at_any_two_rates(depart: Depart, wire_ns: int, first: int, 
     whole, rest = divmod(wire_ns * ONE, first)
     assert states[0].departure_ns == whole
     assert states[1].departure_ns == whole + (wire_ns * ONE + rest) // second
+
+
+def test_the_first_packet_of_a_flow_leaves_when_it_is_ready(tmp_path: Path) -> None:
+    """Whatever its gap: nothing was sent before it. The next one is a gap later."""
+    source = tmp_path / "first.c"
+    source.write_text(
+        '#include <stdio.h>\n#include "edt.h"\n'
+        "int main(void) { struct edt_flow flow = {0};\n"
+        "for (int i = 0; i < 3; i++)\n"
+        'printf("%llu ", (unsigned long long)edt_depart(&flow, 5, 1u << 30, 1u << 16)); return 0; }\n'
+    )
+    program = tmp_path / "first"
+    include = Path(__file__).resolve().parents[2] / "ebpf" / "include"
+    subprocess.run(["gcc", "-I", str(include), "-o", str(program), str(source)], check=True)
+    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    assert [int(word) for word in printed.split()] == [5, 5 + 2**46, 5 + 2**47]

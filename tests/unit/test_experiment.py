@@ -387,6 +387,6 @@ def test_two_phases_of_one_name_are_refused() -> None:
     assert "one name" in phases_refusal({"name": "2"}, {"after": ["2"]})
 
 
-def test_waiting_for_an_unknown_phase_is_refused_with_the_nearest() -> None:
+def test_waiting_for_an_unknown_phase_is_refused_with_those_there_are() -> None:
     line = phases_refusal({"name": "dispatch"}, {"name": "combine", "after": ["dispach"]})
-    assert "combine: after names 'dispach': did you mean 'dispatch'?" in line
+    assert "combine: after names 'dispach', which is no phase: there are dispatch, combine" in line

@@ -189,3 +189,23 @@ def test_senders_start_within_the_jitter_and_by_the_seed(tmp_path: Path) -> None
     assert starts(1) == starts(1) != starts(2)
     assert len(set(starts(1))) == 8
     assert max(starts(1)) < 40 * 100
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"dilation": 0.001}, "dilation is 0.001"),
+        ({"dilation": 1}, "give 100 or more"),
+        ({"queue_bytes": 4095}, "queue_bytes is 4095"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused(tmp_path: Path, keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        scenario(tmp_path, *uniform(4), **keys)
+
+
+def test_a_slow_uplink_is_said(tmp_path: Path) -> None:
+    """4 hosts on 2 leaves: 4 packets cross each way, 2 on each of the 2 uplinks; at 100 Gb/s they take 0.66 us."""
+    slow = scenario(tmp_path, *uniform(4), hosts_per_leaf=2, link_gbps_of={"leaf1-spine1": 100})
+    assert any("leaf1-spine1 needs 0.66 us" in note or "spine1-leaf1 needs 0.66 us" in note for note in slow.notes)
+    assert not scenario(tmp_path, *uniform(4), hosts_per_leaf=2).notes

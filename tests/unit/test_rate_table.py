@@ -116,7 +116,7 @@ def test_the_fields_found_fill_each_struct(c_layout: dict[str, str], name: str) 
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [("edt_flow", state._EDT_FLOW), ("port", kernel._PORT)],
+    [("edt_flow", struct.Struct("<" + state._LOCKED_FLOW.format.removeprefix("<II"))), ("port", kernel._PORT)],
     ids=["edt_flow", "port"],
 )
 def test_struct_formats(c_layout: dict[str, str], name: str, form: struct.Struct) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -95,14 +96,14 @@ def find() -> Kernel:
     for description in (cache_folder() / "kernel").glob("*/build.json"):
         try:
             build_info = json.loads(description.read_text())
-            if build_info["recipe"] == wanted:
+            if build_info["recipe"] == wanted and description.with_name("linux").is_file():
                 kernel = Kernel(description.with_name("linux"), build_info["version"], build_info["key"])
                 found.append((build_info["built"], kernel))
         except (OSError, ValueError, KeyError):
             continue  # half written, or of another layout: as good as absent
     if not found:
         raise CannotRunError(
-            f"the virtual-time kernel (with its {len(EDITS)} clock edits) was not built for this user: run make"
+            f"the virtual-time kernel (with its {len(EDITS)} clock edits) was not built for this user: run make setup"
         )
     return max(found, key=lambda item: item[0])[1]
 
@@ -130,8 +131,9 @@ def build() -> Kernel:
             digest.update(block)
     key = digest.hexdigest()[:16]
     folder = cache_folder() / "kernel" / key
-    if (folder / "build.json").is_file():
-        return find()
+    with contextlib.suppress(CannotRunError):
+        if (folder / "build.json").is_file() and find().key == key:
+            return find()
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
@@ -140,10 +142,11 @@ def build() -> Kernel:
         version = _compile(tree, folder / "build.log")
         shutil.copy2(tree / "linux", folder / "linux")
         shutil.rmtree(tree)
-    except OSError as error:
-        raise CannotRunError(f"the kernel cannot be built in {folder}: {error.strerror or error}") from None
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CannotRunError(f"the kernel cannot be built in {folder}: {error}") from None
     info = {"version": version, "key": key, "recipe": recipe_hash(), "built": time.time()}
-    (folder / "build.json").write_text(json.dumps(info))
+    (folder / "build.json.new").write_text(json.dumps(info))
+    (folder / "build.json.new").rename(folder / "build.json")
     return find()
 
 

@@ -23,6 +23,8 @@ from testbed.stage.virtual import kernel, supervise
 __all__ = ["Line", "VirtualMachine", "clean_stale", "work_folder"]
 
 _PREFIX: Final = "incastfree-"
+_UNNAMED: Final = ".incastfree-"
+_NAMING_S: Final = 10
 _LOCK: Final = "lock"
 _MEBIBYTE: Final = 1 << 20
 _SPARE_BYTES: Final = 256 * _MEBIBYTE
@@ -51,6 +53,7 @@ _CRASHES: Final = (
     ("deadlocked on memory", _NO_MEMORY),
     ("Out of memory", _NO_MEMORY),
     ("check_ptrace", _NO_PTRACE),
+    ("Too few physical memory", _NO_MEMORY),
     ("Kernel panic", "the virtual-time kernel panicked"),
     ("Failed to allocate", "the host has no memory for the virtual machine: use a smaller memory_mib"),
 )
@@ -58,14 +61,19 @@ _CRASHES: Final = (
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[Path]:
-    """A folder in $TMPDIR for one machine, gone afterwards; if we are killed, the next start removes it."""
-    base = Path(tempfile.gettempdir())
+    """A folder in $TMPDIR for one machine, gone afterwards; if we are killed, the next start removes it.
+
+    It gets its name when its lock is held already, so that nobody takes it for a stale one.
+    """
+    base = _temporary_folder()
     clean_stale(base)
     folder: Path | None = None
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getuid()}-", dir=base))
+        unnamed = folder = Path(tempfile.mkdtemp(prefix=f"{_UNNAMED}{os.getuid()}-", dir=base))
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = base / unnamed.name.replace(_UNNAMED, _PREFIX)
+        unnamed.rename(folder)
     except OSError as error:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -75,26 +83,34 @@ def work_folder() -> Iterator[Path]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise CannotRunError(
-            f"{error.filename or folder}: {error.strerror}; set TMPDIR to a folder with room"
-        ) from None
+        raise CannotRunError(f"{base}: {error.strerror}; set TMPDIR to a folder with room") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 
+def _temporary_folder() -> Path:
+    """$TMPDIR or the system's. Raises CannotRunError where TMPDIR names what is no folder."""
+    named = os.environ.get("TMPDIR")
+    if named and not Path(named).is_dir():
+        raise CannotRunError(f"TMPDIR is {named}, which is not a folder: set it to one, or unset it")
+    return Path(named or tempfile.gettempdir())
+
+
 def clean_stale(base: Path | None = None) -> int:
     """Removes work folders of commands that were killed; returns how many."""
-    base = base or Path(tempfile.gettempdir())
+    base = base or _temporary_folder()
     removed = 0
+    for folder in base.glob(f"{_UNNAMED}{os.getuid()}-*"):
+        with contextlib.suppress(OSError):  # killed before it had its name, unless that is about to happen
+            if time.time() - folder.stat().st_mtime > _NAMING_S:
+                shutil.rmtree(folder)
+                removed += 1
     for folder in base.glob(f"{_PREFIX}{os.getuid()}-*"):
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            lock = -1  # killed between mkdtemp and the lock, unless it is that young
-            with contextlib.suppress(OSError):
-                if time.time() - folder.stat().st_mtime < 10:
-                    continue
+            lock = -1  # its removal was interrupted
         try:
             if lock >= 0:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,21 +127,20 @@ def clean_stale(base: Path | None = None) -> int:
 class VirtualMachine:
     """Runs one guest task (testbed.stage.virtual.tasks) on a work folder."""
 
-    def __init__(self, work: Path, *, memory_mib: int, cpu: int | None) -> None:
-        """``cpu``: the processor to stay on, which halves the time; None leaves it to the host."""
+    def __init__(self, work: Path, *, memory_mib: int, cpu: int | None, at_once: int = 1) -> None:
+        """``cpu``: the processor to stay on, which halves the time; None leaves it to the host.
+
+        ``at_once``: how many such machines will need memory together.
+        """
         self._kernel = kernel.find()
         self._work = work
         self._memory_mib = memory_mib
         self._cpu = cpu
         self._process: subprocess.Popen[bytes] | None = None
         self._why_killed = ""
+        self._stopped = threading.Event()
         self._log: list[str] = []
-        self._check_memory()
-
-    @property
-    def log(self) -> list[str]:
-        """The last lines that the kernel and the guest wrote, but for those that start with "@"."""
-        return self._log
+        self._check_memory(at_once)
 
     def run(self, task: str, on_line: Line, *, limit_s: float) -> None:
         """Boots, runs the task, returns when it is done. Raises CannotRunError with the reason in one line."""
@@ -144,7 +159,11 @@ class VirtualMachine:
                 else:
                     on_line(kind, text)
 
+        if self._stopped.is_set():
+            raise CannotRunError(self._why_killed)
         process = self._start(task, interactive=False)
+        if self._stopped.is_set():  # while it was starting
+            self.kill(self._why_killed)
         timer = threading.Timer(limit_s, self.kill, [f"the limit of {limit_s:g} s of wall time was reached"])
         timer.start()
         try:
@@ -186,6 +205,7 @@ class VirtualMachine:
     def kill(self, why: str) -> None:
         """Ends the machine at once; all its processes die with it."""
         self._why_killed = self._why_killed or why
+        self._stopped.set()
         if self._process and self._process.poll() is None:
             self._process.terminate()  # the supervisor kills all of it
 
@@ -246,17 +266,17 @@ class VirtualMachine:
         with contextlib.suppress(OSError):
             if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > self._memory_mib * _MEBIBYTE:
                 return str(shared)
-        return tempfile.gettempdir()
+        return str(_temporary_folder())
 
-    def _check_memory(self) -> None:
-        needed = self._memory_mib * _MEBIBYTE
+    def _check_memory(self, at_once: int) -> None:
+        needed = self._memory_mib * at_once * _MEBIBYTE
         with contextlib.suppress(OSError, StopIteration, ValueError):
             with open("/proc/meminfo", encoding="ascii") as file:
                 line = next(line for line in file if line.startswith("MemAvailable"))
             available = int(line.split()[1]) * 1024
             if available < needed + _SPARE_BYTES:
                 raise CannotRunError(
-                    f"the virtual machine may need {self._memory_mib} MiB, but the host has "
+                    f"{at_once} virtual machine(s) may need {self._memory_mib} MiB each, but the host has "
                     f"{available // _MEBIBYTE} MiB free: use fewer hosts, less demand or --memory-mib"
                 )
         folder = self._memory_folder()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +19,7 @@ from testbed.topology import Wiring, leaf_spine, wire
 __all__ = ["collective", "script", "shell"]
 
 _SETTLE_S: Final = 20
+_CARRIERS_PER_S: Final = 50
 """Virtual time for carriers to come up: the kernel raises at most 100 a second (net/core/link_watch.c)."""
 
 
@@ -48,7 +50,7 @@ def _build(job: dict[str, Any], *, isolated_hosts: bool) -> tuple[FabricNet, Wir
         queue_bytes=network["queue_bytes"],
         tracing=job["trace"],
     )
-    time.sleep(_SETTLE_S)
+    time.sleep(_SETTLE_S + len(wiring.ports) / _CARRIERS_PER_S)
     return net, wiring, fabric
 
 
@@ -59,7 +61,7 @@ def collective(work: Path) -> None:
     hosts = len(wiring.hosts)
     say("ready")
     for number, phase in enumerate(job["phases"]):
-        fabric.clear_receives()
+        fabric.begin_phase()
         rates = memoryview((work / f"rates-{number}.bin").read_bytes())
         for host, table in enumerate(fabric.rate_tables):
             table.write(rates[host * hosts * 4 : (host + 1) * hosts * 4])
@@ -100,6 +102,9 @@ def shell(work: Path) -> None:
     from mininet.cli import CLI
 
     job = json.loads((work / "job.json").read_text())
+    # A shell a host, and its namespace; no more, since mnexec closes every descriptor that there may be.
+    descriptors = 1024 + 4 * job["network"]["hosts"]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     net, _, _ = _build(job, isolated_hosts=True)
     commands = work / "commands"
     CLI(net, script=str(commands) if commands.exists() else None)
