@@ -37,7 +37,7 @@ struct engine {
 	uint64_t delivered_before;
 	struct sender *senders;
 	struct sender_flow *flow_storage;
-	uint32_t *heap_storage;
+	struct heap_entry *heap_storage;
 	struct inject *inject;
 	struct measure measure;
 };

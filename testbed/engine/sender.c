@@ -20,27 +20,23 @@ static void foresee(const struct sender *sender, struct sender_flow *flow)
 
 /* ---- heap of paced flows ---- */
 
-static int earlier(const struct sender *sender, uint32_t a, uint32_t b)
+static int earlier(struct heap_entry a, struct heap_entry b)
 {
-	const struct sender_flow *x = &sender->flows[a], *y = &sender->flows[b];
-
-	if (x->next_ns != y->next_ns)
-		return x->next_ns < y->next_ns;
-	return a < b;
+	return a.next_ns != b.next_ns ? a.next_ns < b.next_ns : a.flow < b.flow;
 }
 
 static void sift_down(struct sender *sender, uint32_t i)
 {
-	uint32_t *heap = sender->heap, moving = heap[i];
+	struct heap_entry *heap = sender->heap, moving = heap[i];
 
 	for (;;) {
 		uint32_t child = 2 * i + 1;
 
 		if (child >= sender->active)
 			break;
-		if (child + 1 < sender->active && earlier(sender, heap[child + 1], heap[child]))
+		if (child + 1 < sender->active && earlier(heap[child + 1], heap[child]))
 			child++;
-		if (!earlier(sender, heap[child], moving))
+		if (!earlier(heap[child], moving))
 			break;
 		heap[i] = heap[child];
 		i = child;
@@ -50,7 +46,7 @@ static void sift_down(struct sender *sender, uint32_t i)
 
 void sender_init(struct sender *sender, enum discipline discipline, const struct flow *flows, uint32_t count,
 		 uint64_t start_ns, uint64_t byte_ns, uint32_t mtu_bytes, struct sender_flow *flow_storage,
-		 uint32_t *heap_storage)
+		 struct heap_entry *heap_storage)
 {
 	*sender = (struct sender){
 		.discipline = discipline,
@@ -68,7 +64,7 @@ void sender_init(struct sender *sender, enum discipline discipline, const struct
 			.next = (i + 1) % count,
 		};
 		foresee(sender, &flow_storage[i]);
-		heap_storage[i] = i;
+		heap_storage[i] = (struct heap_entry){.next_ns = flow_storage[i].next_ns, .flow = i};
 	}
 	if (discipline == PACED)
 		for (uint32_t i = count / 2; i-- > 0;)
@@ -77,7 +73,7 @@ void sender_init(struct sender *sender, enum discipline discipline, const struct
 
 static struct sender_flow *next_flow(const struct sender *sender)
 {
-	return &sender->flows[sender->discipline == PACED ? sender->heap[0] : sender->turn];
+	return &sender->flows[sender->discipline == PACED ? sender->heap[0].flow : sender->turn];
 }
 
 uint64_t sender_next_ns(const struct sender *sender)
@@ -86,7 +82,7 @@ uint64_t sender_next_ns(const struct sender *sender)
 
 	if (!sender->active)
 		return UINT64_MAX;
-	next_ns = next_flow(sender)->next_ns;
+	next_ns = sender->discipline == PACED ? sender->heap[0].next_ns : sender->flows[sender->turn].next_ns;
 	return next_ns > sender->clear_ns ? next_ns : sender->clear_ns;
 }
 
@@ -109,6 +105,7 @@ void sender_take(struct sender *sender, struct packet *packet)
 		foresee(sender, flow);
 
 	if (sender->discipline == PACED) {
+		sender->heap[0].next_ns = flow->next_ns;
 		if (last)
 			sender->heap[0] = sender->heap[--sender->active];
 		if (sender->active)

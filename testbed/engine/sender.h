@@ -29,6 +29,11 @@ struct sender_flow {
 	uint32_t next; /* round robin: the flow after this one */
 };
 
+struct heap_entry { /* the key lies in the heap: a look at the flows would miss the cache at every level */
+	uint64_t next_ns;
+	uint32_t flow;
+};
+
 struct sender {
 	enum discipline discipline;
 	uint64_t byte_ns; /* of the host's port */
@@ -37,7 +42,7 @@ struct sender {
 	struct sender_flow *flows;
 	uint32_t active; /* flows that have packets left */
 	uint32_t turn, previous; /* round robin */
-	uint32_t *heap; /* paced: flows by next_ns, then by destination */
+	struct heap_entry *heap; /* paced: flows by next_ns, then by their order */
 };
 
 struct packet {
@@ -48,7 +53,7 @@ struct packet {
 /* flows: count of them, all of one source, in round-robin order. storage for count entries each. */
 void sender_init(struct sender *sender, enum discipline discipline, const struct flow *flows, uint32_t count,
 		 uint64_t start_ns, uint64_t byte_ns, uint32_t mtu_bytes, struct sender_flow *flow_storage,
-		 uint32_t *heap_storage);
+		 struct heap_entry *heap_storage);
 /* When the next packet starts into the port, UINT64_MAX if there is none. */
 uint64_t sender_next_ns(const struct sender *sender);
 /* Takes that packet. */
