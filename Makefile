@@ -16,8 +16,7 @@ BPF_FLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -I ebpf/include \
 	-I /usr/include/$(shell uname -m)-linux-gnu
 
 ENGINE_SOURCES := $(wildcard testbed/engine/*.c)
-ENGINE_HEADERS := $(wildcard testbed/engine/*.h) ebpf/include/edt.h ebpf/include/fabric.h \
-	ebpf/include/frame.h ebpf/include/rate_table.h ebpf/include/wire_time.h
+ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h)
 ENGINE_STAMP := build/engine.stamp
 C_SOURCES := $(wildcard ebpf/*/*.c ebpf/*/*.h testbed/engine/*.c testbed/engine/*.h)
 SHELL_SCRIPTS := $(wildcard scripts/*.sh) .ci/run

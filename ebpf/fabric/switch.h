@@ -6,18 +6,8 @@
 #ifndef INCASTFREE_FABRIC_SWITCH_H
 #define INCASTFREE_FABRIC_SWITCH_H
 
+#include "mix.h"
 #include "port.h"
-
-/* 32-bit finaliser with low bias ("lowbias32", Chris Wellons, Prospecting for Hash Functions, 2018). */
-static __always_inline __u32 mix32(__u32 x)
-{
-	x ^= x >> 16;
-	x *= 0x7feb352d;
-	x ^= x >> 15;
-	x *= 0x846ca68b;
-	x ^= x >> 16;
-	return x;
-}
 
 /* Equal-cost multipath: which of `ways` members the five-tuple takes at this switch. The salt differs from
  * switch to switch and from seed to seed, so that tiers do not polarise. The multipliers are odd numbers with

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "mix.h"
+
 #define ENTROPY_BITS   6
 #define ENTROPY_VALUES (1u << ENTROPY_BITS)
 
@@ -13,17 +15,6 @@ enum balancing {
 	SINGLE_PATH, /* ECMP: one value a flow */
 };
 
-/* 32-bit finaliser with low bias ("lowbias32", Chris Wellons, Prospecting for Hash Functions, 2018). */
-static inline uint32_t entropy_mix(uint32_t x)
-{
-	x ^= x >> 16;
-	x *= 0x7feb352d;
-	x ^= x >> 15;
-	x *= 0x846ca68b;
-	x ^= x >> 16;
-	return x;
-}
-
 /* The order of cycle c is e(k) = a k + b modulo the number of values, which is a permutation since a is
  * odd; a and b are drawn from a hash of (seed, flow, cycle).
  */
@@ -31,7 +22,7 @@ static inline uint16_t entropy_value(enum balancing balancing, uint32_t seed, ui
 				     uint32_t destination, uint32_t psn)
 {
 	uint32_t cycle = balancing == SINGLE_PATH ? 0 : psn >> ENTROPY_BITS;
-	uint32_t drawn = entropy_mix(entropy_mix(seed + (source << 16 | destination)) + cycle);
+	uint32_t drawn = mix32(mix32(seed + (source << 16 | destination)) + cycle);
 	uint32_t turn = balancing == SINGLE_PATH ? 0 : psn & (ENTROPY_VALUES - 1);
 
 	return (uint16_t)(((drawn | 1) * turn + (drawn >> 16)) & (ENTROPY_VALUES - 1));
