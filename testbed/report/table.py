@@ -12,10 +12,10 @@ _ROWS: Final = (
     ("CCT [us]", "cct_ns", 1e-3, "{:.2f}"),
     ("CCT over bound [%]", "inflation", 100, "{:.2f}"),
     ("mean receiver done [us]", "receiver_done_ns_mean", 1e-3, "{:.2f}"),
-    ("hot queue [packets]", "hot_queue_max_bytes", None, "{:.0f}"),
+    ("hot queue [packets]", "hot_queue_max_bytes", "packets", "{}"),
     ("hot queue [MB]", "hot_queue_max_bytes", 1e-6, "{:.3f}"),
     ("hot queue at", "hot_host", None, "{}"),
-    ("deepest inner port [pkts]", "fabric_queue_max_bytes", None, "{:.0f}"),
+    ("deepest inner [packets]", "fabric_queue_max_bytes", "packets", "{}"),
     ("all queues [MB]", "total_queue_max_bytes", 1e-6, "{:.3f}"),
     ("bottleneck busy [%]", "bottleneck_busy", 100, "{:.2f}"),
     ("dropped packets", "drops", 1, "{}"),
@@ -41,7 +41,7 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
             if value is None:
                 cells.append(f"{'-':>14}")
                 continue
-            if "[packets]" in label:
+            if factor == "packets":
                 value = -(-value // experiment.mtu_bytes)
             elif factor is not None:
                 value = value * factor
