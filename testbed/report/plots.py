@@ -80,12 +80,13 @@ def _draw_queue(
     axes.axvline(runs[0]["lower_bound_ns"] / 1000, color="0.4", linewidth=0.8)
     axes.annotate(
         f"lower bound, set by {', '.join(scenario.bottleneck_names)}",
-        (runs[0]["lower_bound_ns"] / 1000, 0.02),
+        (runs[0]["lower_bound_ns"] / 1000, 0.99),
         xycoords=("data", "axes fraction"),
         rotation=90,
         fontsize=8,
         color="0.4",
         ha="right",
+        va="top",
     )
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.5)
