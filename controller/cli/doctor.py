@@ -59,7 +59,7 @@ def controller_checks() -> Iterator[Check]:
         yield Check("libbpf", False, "apt-get install libbpf1")
     from controller.nic.ebpf import OBJECT
 
-    yield Check("pacer object", OBJECT.is_file(), str(OBJECT) if OBJECT.is_file() else "run make")
+    yield Check("pacer object", OBJECT.is_file(), str(OBJECT) if OBJECT.is_file() else "run make setup")
     yield Check(
         "loading a NIC (load, show, unload)",
         os.geteuid() == 0,

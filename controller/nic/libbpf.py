@@ -138,7 +138,7 @@ class BpfObject:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise CannotRunError(f"{path} was not built: run make")
+            raise CannotRunError(f"{path} was not built: run make setup")
         library = _libbpf()
         self._messages: list[str] = []
         self._print = _PRINT(self._keep_message)
@@ -146,7 +146,7 @@ class BpfObject:
         self._path = path
         self._handle = library.bpf_object__open_file(os.fsencode(path), None)
         if not self._handle:
-            raise CannotRunError(f"{path} is not a BPF object that libbpf can open: run make clean and make")
+            raise CannotRunError(f"{path} is not a BPF object that libbpf can open: run make clean and make setup")
 
     def _keep_message(self, level: int, form: bytes, arguments: int) -> int:
         """Libbpf formats with C varargs: what it says is formatted by C as well."""

@@ -27,22 +27,24 @@ def testbed_checks() -> Iterator[Check]:
 
         yield Check("engine", True, str(Path(_engine.__file__)))
     except ImportError:
-        yield Check("engine", False, "run make")
-    yield Check("kernel fabric", KERNEL_OBJECT.is_file(), str(KERNEL_OBJECT) if KERNEL_OBJECT.is_file() else "run make")
+        yield Check("engine", False, "run make setup")
+    yield Check(
+        "kernel fabric", KERNEL_OBJECT.is_file(), str(KERNEL_OBJECT) if KERNEL_OBJECT.is_file() else "run make setup"
+    )
     try:
         import mininet.net
 
         yield Check("mininet", True, str(Path(mininet.net.__file__).parent))
     except ImportError:
         yield Check(
-            "mininet", False, "apt-get install mininet, in a virtual environment with system packages: run make"
+            "mininet", False, "apt-get install mininet, in a virtual environment with system packages: run make setup"
         )
     for name in ("pyarrow", "matplotlib"):
         try:
             module = __import__(name)
             yield Check(f"results ({name})", True, str(module.__version__))
         except ImportError:
-            yield Check(f"results ({name})", False, "run make")
+            yield Check(f"results ({name})", False, "run make setup")
     scope = _ptrace_scope()
     yield Check(
         "ptrace of own children",

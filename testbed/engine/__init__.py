@@ -113,7 +113,7 @@ def run(
     try:
         from testbed.engine import _engine
     except ImportError as error:
-        raise CannotRunError(f"the engine was not built ({error}): run make") from None
+        raise CannotRunError(f"the engine was not built ({error}): run make setup") from None
     result: EngineOutput = _engine.run(
         flows=given.flows,
         byte_ns=given.byte_ns,

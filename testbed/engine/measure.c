@@ -157,10 +157,8 @@ static int port_accept(struct measure *measure, uint32_t port, uint64_t arrival_
 	state->queue_bytes += bytes;
 	if (state->queue_bytes > *cell)
 		*cell = state->queue_bytes;
-	if (state->queue_bytes > state->max_queue_bytes) {
+	if (state->queue_bytes > state->max_queue_bytes)
 		state->max_queue_bytes = state->queue_bytes;
-		state->max_queue_ns = arrival_ns;
-	}
 	return 0;
 }
 

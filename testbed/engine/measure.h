@@ -21,7 +21,7 @@ struct packet_node {
 };
 
 struct port_measure {
-	uint64_t queue_bytes, max_queue_bytes, max_queue_ns;
+	uint64_t queue_bytes, max_queue_bytes;
 	uint32_t head, tail; /* accepted and not yet known to have left, oldest first */
 	uint32_t bucket; /* of the time series, reached so far */
 };

@@ -29,7 +29,7 @@ def write_table(path: Path, columns: dict[str, NDArray[Any]]) -> None:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise CannotRunError("pyarrow is missing: run make") from None
+        raise CannotRunError("pyarrow is missing: run make setup") from None
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table(columns), sink, compression="zstd")
     write_atomically(path, sink.getvalue().to_pybytes())

@@ -26,7 +26,7 @@ def draw_all(scenario: Scenario, out: Path, runs: list[dict[str, Any]]) -> dict[
         import matplotlib
         import pyarrow.parquet
     except ImportError as error:
-        raise CannotRunError(f"{error.name} is missing: run make") from None
+        raise CannotRunError(f"{error.name} is missing: run make setup") from None
     matplotlib.use("Agg")
     tables = {run["run"]: pyarrow.parquet.read_table(out / run["run"] / "ports.parquet").to_pydict() for run in runs}
     series = {name: {column: np.array(values) for column, values in table.items()} for name, table in tables.items()}

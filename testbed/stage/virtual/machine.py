@@ -167,13 +167,9 @@ class VirtualMachine:
         timer = threading.Timer(limit_s, self.kill, [f"the limit of {limit_s:g} s of wall time was reached"])
         timer.start()
         try:
-            assert process.stdout is not None
-            follow(process.stdout)
-            process.wait()
-        except BaseException:
-            self.kill("interrupted")
-            process.wait()
-            raise
+            with self._outlived(process):
+                assert process.stdout is not None
+                follow(process.stdout)
         finally:
             timer.cancel()
         if failure or not self._done():
@@ -187,16 +183,24 @@ class VirtualMachine:
         attributes = termios.tcgetattr(terminal) if terminal >= 0 else None
         process = self._start(task, interactive=True)
         try:
-            process.wait()
-        except BaseException:
-            self.kill("interrupted")
-            process.wait()
-            raise
+            with self._outlived(process):
+                pass
         finally:
             if attributes is not None:
                 termios.tcsetattr(terminal, termios.TCSADRAIN, attributes)
         if not self._done():
             raise CannotRunError("the virtual machine ended early: what it printed above says why")
+
+    @contextlib.contextmanager
+    def _outlived(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+        """Waits for the machine to end; whatever interrupts us ends it."""
+        try:
+            yield
+            process.wait()
+        except BaseException:
+            self.kill("interrupted")
+            process.wait()
+            raise
 
     def _done(self) -> bool:
         """The guest leaves a file when its task has ended well."""
@@ -257,7 +261,7 @@ class VirtualMachine:
                 start_new_session=not interactive,
             )
         except OSError as error:
-            raise CannotRunError(f"{self._kernel.path} cannot be started: {error.strerror}: run make") from None
+            raise CannotRunError(f"{self._kernel.path} cannot be started: {error.strerror}: run make setup") from None
         return self._process
 
     def _memory_folder(self) -> str:
