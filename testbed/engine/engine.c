@@ -70,7 +70,8 @@ static int send_until(struct engine *engine, uint64_t horizon_ns)
 {
 	for (uint32_t host = 0; host < engine->host_count; host++) {
 		struct sender *sender = &engine->senders[host];
-		int socket = (int)(host % (uint32_t)engine->sockets);
+		/* Neighbours share a socket: a batch ends where the socket changes. */
+		int socket = (int)(host * (uint32_t)engine->sockets / engine->host_count);
 
 		while (sender_next_ns(sender) < horizon_ns) {
 			struct packet packet;
