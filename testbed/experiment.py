@@ -15,13 +15,29 @@ from typing import Any, Final
 from controller.demand import HEADER_BYTES, MAX_HOSTS, MTU_BYTES, UNITS
 from controller.errors import InputError
 from controller.schedule import SCHEDULES
+from testbed.engine import cca
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["DEMAND_KEYS", "KEYS", "DemandPhase", "Experiment", "Key", "from_mapping", "read_toml", "to_toml"]
+__all__ = [
+    "AUTO",
+    "DEMAND_KEYS",
+    "FAILURE_KEYS",
+    "KEYS",
+    "DemandPhase",
+    "Experiment",
+    "Key",
+    "LinkFailure",
+    "Run",
+    "from_mapping",
+    "read_toml",
+    "to_toml",
+]
+
+AUTO: Final = "auto"
 
 Value = Any
 
@@ -32,13 +48,15 @@ class Key:
 
     name: str
     kind: str
-    """integer, number, text, list (of text), flag, or numbers (a table of names and numbers)."""
+    """integer, number, text, list (of text), runs (of SCHEDULE[+CC]), flag, or numbers (of names)."""
     default: Value
     help: str
     unit: str = ""
     choices: tuple[str, ...] = ()
     minimum: float = 0
     maximum: float = math.inf
+    automatic: bool = False
+    """The text "auto" is a value too."""
 
 
 DEMAND_KEYS: Final = (
@@ -47,6 +65,12 @@ DEMAND_KEYS: Final = (
     Key("unit", "text", "bytes", "what an entry counts; bytes are payload", choices=UNITS),
     Key("token_bytes", "integer", 0, "payload of one token, with unit tokens", "B", maximum=2**31),
     Key("after", "list", (), "phases that must have ended everywhere before this one starts"),
+)
+
+FAILURE_KEYS: Final = (
+    Key("link", "text", None, "which fails, in both directions, such as h3 or leaf1-spine2"),
+    Key("down_ns", "number", None, "from when on packets on it are lost", "ns", maximum=1e12),
+    Key("up_ns", "number", None, "and until when", "ns", maximum=1e12),
 )
 
 KEYS: Final = (
@@ -76,11 +100,56 @@ KEYS: Final = (
         minimum=2 * HEADER_BYTES,
         maximum=9216,
     ),
-    Key("queue_bytes", "integer", 0, "limit of a switch port's queue; 0: unlimited", "B", maximum=2**40),
     Key(
-        "schedule", "list", ("rr", "rate"), "schedules to run, side by side, one a processor", choices=tuple(SCHEDULES)
+        "queue_bytes",
+        "integer",
+        AUTO,
+        "limit of a switch port's queue; 0: unlimited; auto: the bandwidth-delay product, five of them without trimming",
+        "B",
+        maximum=2**40,
+        automatic=True,
     ),
-    Key("cc", "text", "none", "congestion control", choices=("none",)),
+    Key(
+        "trimming",
+        "flag",
+        True,
+        "a packet that finds a full queue loses its payload only; the receiver asks for it again",
+    ),
+    Key(
+        "ecn_kmin_bytes",
+        "integer",
+        AUTO,
+        "queue above which packets are marked at random, when they leave it; auto: a fifth of the bandwidth-delay product",
+        "B",
+        maximum=2**31,
+        automatic=True,
+    ),
+    Key(
+        "ecn_kmax_bytes",
+        "integer",
+        AUTO,
+        "queue above which every packet is marked; 0: no marks; auto: four fifths of the product",
+        "B",
+        maximum=2**31,
+        automatic=True,
+    ),
+    Key("loss_data", "number", 0, "probability that a data packet is lost on its first link", maximum=1),
+    Key("loss_ack", "number", 0, "probability that an ACK or NACK is", maximum=1),
+    Key(
+        "loss_recovery",
+        "text",
+        "sack",
+        "how losses are found that no NACK reports; none: open loop, nothing is acknowledged",
+        choices=("sack", "timeout", "none"),
+    ),
+    Key(
+        "schedule",
+        "runs",
+        ("rr", "rate"),
+        "runs, side by side, one a processor: SCHEDULE or SCHEDULE+CC, such as rr+nscc",
+        choices=tuple(SCHEDULES),
+    ),
+    Key("cc", "text", "none", "congestion control of the runs that name none: none, nscc, or a Python file"),
     Key("lb", "text", "ops", "load balancing: packet spraying or one path a flow", choices=("ops", "ecmp")),
     Key("phase", "text", "random", "where in its gap a paced flow starts", choices=("random", "zero", "golden")),
     Key("stage", "text", "virtual", "where it runs", choices=("virtual",)),
@@ -112,6 +181,26 @@ class DemandPhase:
 
 
 @dataclass(frozen=True)
+class LinkFailure:
+    """A link that loses what is on it from down_ns to up_ns, in ns after the start of each phase."""
+
+    link: str
+    down_ns: Fraction
+    up_ns: Fraction
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an experiment."""
+
+    name: str
+    """As results call it: rr, rr+nscc."""
+    schedule: str
+    cc: str
+    """Name of a built-in control, or path of a Python file."""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A checked experiment. Names, units and defaults as in KEYS."""
 
@@ -126,8 +215,15 @@ class Experiment:
     link_ns_of: dict[str, Fraction] = field(default_factory=dict)
     dilation: Fraction = Fraction(0)
     mtu_bytes: int = MTU_BYTES
-    queue_bytes: int = 0
+    queue_bytes: int | str = AUTO
+    trimming: bool = True
+    ecn_kmin_bytes: int | str = AUTO
+    ecn_kmax_bytes: int | str = AUTO
+    loss_data: Fraction = Fraction(0)
+    loss_ack: Fraction = Fraction(0)
+    loss_recovery: str = "sack"
     schedule: tuple[str, ...] = ("rr", "rate")
+    """SCHEDULE or SCHEDULE+CC."""
     cc: str = "none"
     lb: str = "ops"
     phase: str = "random"
@@ -139,10 +235,22 @@ class Experiment:
     trace: bool = False
     memory_mib: int = 0
     limit_s: Fraction = Fraction(3600)
+    link_failure: tuple[LinkFailure, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """What is to be run, in the order given."""
+        return tuple(self.run_of(text) for text in self.schedule)
+
+    def run_of(self, text: str) -> Run:
+        """The run that SCHEDULE or SCHEDULE+CC names."""
+        schedule, plus, cc = text.partition("+")
+        shown = Path(cc).stem if cc.endswith(".py") else cc
+        return Run(f"{schedule}+{shown}" if plus else schedule, schedule, cc if plus else self.cc)
 
     def keys(self) -> dict[str, Value]:
-        """All keys but the demand as plain JSON values."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "demand"}
+        """All keys but the tables (demand, link_failure) as plain JSON values."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in ("demand", "link_failure")}
 
 
 def _plain(value: Value) -> Value:
@@ -179,13 +287,30 @@ def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Pat
     known = {key.name: key for key in KEYS}
     values: dict[str, Value] = {}
     for name, value in data.items():
-        if name == "demand":
+        if name in ("demand", "link_failure"):
             continue
         if name not in known:
-            raise InputError(f"{where}{name!r} is not a key{_nearest(name, [*known, 'demand'])}")
-        values[name] = _check(known[name], value, where)
+            raise InputError(f"{where}{name!r} is not a key{_nearest(name, [*known, 'demand', 'link_failure'])}")
+        values[name] = _check(known[name], value, where, base)
     phases = _phases(data.get("demand"), where, base)
-    return Experiment(demand=phases, **values)
+    experiment = Experiment(demand=phases, link_failure=_failures(data.get("link_failure"), where, base), **values)
+    _check_together(experiment, where)
+    return experiment
+
+
+def _check_together(experiment: Experiment, where: str) -> None:
+    names = [run.name for run in experiment.runs]
+    if len(set(names)) < len(names):
+        raise InputError(f"{where}schedule names something twice: {', '.join(names)}")
+    if experiment.loss_recovery == "none":
+        for run in experiment.runs:
+            if run.cc != "none":
+                raise InputError(
+                    f"{where}loss_recovery is none: without ACKs {run.cc} hears nothing; give sack or timeout, or cc none"
+                )
+    kmin, kmax = experiment.ecn_kmin_bytes, experiment.ecn_kmax_bytes
+    if isinstance(kmin, int) and isinstance(kmax, int) and 0 < kmax < kmin:
+        raise InputError(f"{where}ecn_kmin_bytes is {kmin}, above ecn_kmax_bytes {kmax}: give a smaller one")
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -193,7 +318,13 @@ def _nearest(name: str, known: list[str]) -> str:
     return f": did you mean {close[0]!r}?" if close else ": see incastfree run --print-schema"
 
 
-def _check(key: Key, value: Value, where: str) -> Value:
+def _check(key: Key, value: Value, where: str, base: Path) -> Value:
+    if key.name == "cc":
+        if not isinstance(value, str):
+            raise InputError(f"{where}cc is {value!r}: give text")
+        return _control(value, where, base)
+    if key.automatic and value == AUTO:
+        return value
     if key.kind == "flag":
         if not isinstance(value, bool):
             raise InputError(f"{where}{key.name} is {value!r}: give true or false")
@@ -201,8 +332,8 @@ def _check(key: Key, value: Value, where: str) -> Value:
     if key.kind == "text":
         if not isinstance(value, str):
             raise InputError(f"{where}{key.name} is {value!r}: give text")
-        return _choice(key, value, where)
-    if key.kind == "list":
+        return _choice(key, value, where, base)
+    if key.kind in ("list", "runs"):
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
             raise InputError(f"{where}{key.name} is {value!r}: give a list of text")
@@ -211,7 +342,7 @@ def _check(key: Key, value: Value, where: str) -> Value:
             raise InputError(f"{where}{key.name} is empty: give one or more of {', '.join(key.choices)}")
         if len(set(items)) < len(items):
             raise InputError(f"{where}{key.name} names something twice: {', '.join(items)}")
-        return tuple(_choice(key, item, where) for item in items)
+        return tuple((_run if key.kind == "runs" else _choice)(key, item, where, base) for item in items)
     if key.kind == "numbers":
         if not isinstance(value, dict):
             raise InputError(f"{where}{key.name} is {value!r}: give a table of links and numbers")
@@ -224,7 +355,20 @@ def _check(key: Key, value: Value, where: str) -> Value:
     return number
 
 
-def _choice(key: Key, value: str, where: str) -> str:
+def _run(key: Key, value: str, where: str, base: Path) -> str:
+    schedule, plus, cc = value.partition("+")
+    _choice(key, schedule, where, base)
+    return f"{schedule}+{_control(cc, where, base)}" if plus else schedule
+
+
+def _control(name: str, where: str, base: Path) -> str:
+    try:
+        return cca.check(name, base)
+    except InputError as error:
+        raise InputError(f"{where}{error}") from None
+
+
+def _choice(key: Key, value: str, where: str, _base: Path) -> str:
     if key.choices and value not in key.choices:
         raise InputError(f"{where}{key.name} {value!r} is not known: use {' or '.join(key.choices)}")
     return value
@@ -234,9 +378,10 @@ def _number(key: Key, value: Value, where: str, name: str) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, (int, float, Fraction)) or value != value:  # noqa: PLR0124 (NaN; math.isfinite overflows on huge integers)
         raise InputError(f"{where}{name} is {value!r}: give a number")
     if not key.minimum <= value <= key.maximum:
+        automatic = ", or auto" if key.automatic else ""
         upper = f" to {_readable(key.maximum)}" if key.maximum < math.inf else " or more"
         unit = f" {key.unit}" if key.unit else ""
-        raise InputError(f"{where}{name} is {value}: it must be {_readable(key.minimum)}{upper}{unit}")
+        raise InputError(f"{where}{name} is {value}: it must be {_readable(key.minimum)}{upper}{unit}{automatic}")
     return value if isinstance(value, Fraction) else Fraction(str(value))
 
 
@@ -256,13 +401,40 @@ def _phases(tables: Value, where: str, base: Path) -> tuple[DemandPhase, ...]:
         for name in table:
             if name not in known:
                 raise InputError(f"{at}{name!r} is not a key{_nearest(name, list(known))}")
-        values = {name: _check(known[name], value, at) for name, value in table.items()}
+        values = {name: _check(known[name], value, at, base) for name, value in table.items()}
         if not values.get("file"):
             raise InputError(f"{at}no file: name the matrix file")
         values["file"] = base / values["file"]
         values["name"] = values.get("name") or str(number)
         phases.append(DemandPhase(**values))
     return _ordered(phases, where)
+
+
+def _failures(tables: Value, where: str, base: Path) -> tuple[LinkFailure, ...]:
+    if tables is None:
+        return ()
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InputError(
+            f"{where}link_failure must be tables: write [[link_failure]], and link, down_ns, up_ns below it"
+        )
+    known = {key.name: key for key in FAILURE_KEYS}
+    failures: list[LinkFailure] = []
+    for number, table in enumerate(tables, 1):
+        at = f"{where}link_failure {number}: "
+        for name in table:
+            if name not in known:
+                raise InputError(f"{at}{name!r} is not a key{_nearest(name, list(known))}")
+        values = {name: _check(known[name], value, at, base) for name, value in table.items()}
+        missing = [name for name in known if name not in values]
+        if missing:
+            raise InputError(f"{at}no {missing[0]}: give {', '.join(known)}")
+        failure = LinkFailure(**values)
+        if failure.up_ns <= failure.down_ns:
+            raise InputError(f"{at}up_ns must be after down_ns")
+        if any(other.link == failure.link for other in failures):
+            raise InputError(f"{at}{failure.link} fails twice, which is not supported: give one interval")
+        failures.append(failure)
+    return tuple(failures)
 
 
 def _ordered(phases: list[DemandPhase], where: str) -> tuple[DemandPhase, ...]:
@@ -306,6 +478,9 @@ def to_toml(experiment: Experiment) -> str:
     for name, value in experiment.keys().items():
         if isinstance(value, dict) and value:
             lines += ["", f"[{name}]", *(f"{_quoted(link)} = {_quoted(item)}" for link, item in value.items())]
+    for failure in experiment.link_failure:
+        lines += ["", "[[link_failure]]", f"link = {_quoted(failure.link)}"]
+        lines += [f"down_ns = {_plain(failure.down_ns)}", f"up_ns = {_plain(failure.up_ns)}"]
     for phase in experiment.demand:
         lines += ["", "[[demand]]", f"name = {_quoted(phase.name)}", f"file = {_quoted(str(phase.file.resolve()))}"]
         lines += [f"unit = {_quoted(phase.unit)}"]

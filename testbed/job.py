@@ -14,12 +14,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.demand import Bottleneck, Demand, load_demand
+from controller.demand import HEADER_BYTES, Bottleneck, Demand, load_demand
 from controller.errors import InputError
 from controller.schedule import Plan, make_plan
 from controller.schedule.plan import Discipline
-from testbed.engine import FLOW_FIELDS, MAX_SOCKETS, RECORD_CAPACITY, Balancing
-from testbed.experiment import Experiment
+from testbed.engine import FLOW_FIELDS, MAX_SOCKETS, RECEIVED_WORDS, RECORD_CAPACITY, Balancing, LossRecovery
+from testbed.experiment import Experiment, Run
+from testbed.parameters import Parameters, derive
 from testbed.times import delay_ns, fixed_byte_ns
 from testbed.topology import Port, Wiring, leaf_spine, wire
 
@@ -40,6 +41,10 @@ __all__ = [
 
 _NS: Final = 10**9
 _PERIOD_FABRIC_NS: Final = 1000
+_LEAD: Final = 10
+"""A wake comes a tenth of a period ahead, and a few ns, so that it does not meet packets in step with it."""
+_LEAD_ODD_NS: Final = 17
+_SHORTEST_LINK: Final = 5
 _LARGEST_CHOSEN_DILATION: Final = 2000
 _FALLBACK_BYTE_NS: Final = 4
 _SKB_BYTES: Final = 1536
@@ -49,6 +54,7 @@ _BASE_MIB: Final = 448
 _GOLDEN: Final = (0.6180339887498949, 0.7548776662466927)
 """1/phi of the plain and of the plastic number: a low-discrepancy sequence in (i, j) (Roberts, 2018)."""
 _MAX_PACKETS: Final = 2**31
+_PACKETS_A_WORD: Final = 64
 
 
 def choose_dilation(speeds_gbps: list[Fraction]) -> Fraction:
@@ -78,6 +84,7 @@ class Scenario:
     """Line rate of each host."""
     dilation: Fraction
     hosts_per_leaf: int
+    parameters: Parameters
 
     @property
     def notes(self) -> list[str]:
@@ -147,7 +154,10 @@ def prepare(experiment: Experiment) -> Scenario:
         packets = int((-(-demand.wire_bytes // experiment.mtu_bytes)).sum())
         if packets >= _MAX_PACKETS:
             raise InputError(f"{phase.file} makes {packets} packets, more than {_MAX_PACKETS}: give smaller amounts")
-    if 0 < experiment.queue_bytes < experiment.mtu_bytes:
+        flows = np.count_nonzero(demand.wire_bytes)
+        if packets // _PACKETS_A_WORD + flows >= RECEIVED_WORDS:
+            raise InputError(f"{phase.file} makes {packets} packets, more than receivers keep account of: give less")
+    if isinstance(experiment.queue_bytes, int) and 0 < experiment.queue_bytes < experiment.mtu_bytes:
         raise InputError(
             f"queue_bytes is {experiment.queue_bytes}: no packet of {experiment.mtu_bytes} B fits; give more, or 0"
         )
@@ -182,14 +192,26 @@ def prepare(experiment: Experiment) -> Scenario:
                     f"{float(dilation):g}, which must be below {limit}: give a smaller dilation, or a smaller range of links"
                 )
     speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
-    return Scenario(experiment, demands, wiring, speeds, dilation, hosts_per_leaf)
+    for failure in experiment.link_failure:
+        _ports_of_link(wiring, failure.link)
+    largest = max(demand.max_port_bytes for demand in demands)
+    parameters = derive(experiment, wiring, largest)
+    return Scenario(experiment, demands, wiring, speeds, dilation, hosts_per_leaf, parameters)
+
+
+def _ports_of_link(wiring: Wiring, link: str) -> tuple[int, int]:
+    """Both ends. Raises InputError for a name that is no link."""
+    for port in wiring.ports:
+        if link in (f"{port.node}-{port.peer_node}", port.node if port.index < len(wiring.hosts) else None):
+            return port.index, port.peer
+    raise InputError(f"link_failure: {link!r} is not a link of this topology: give such as h1 or leaf1-spine1")
 
 
 @dataclass(frozen=True)
 class Job:
     """One run, ready to start."""
 
-    schedule: str
+    run: Run
     memory_mib: int
     packets: int
 
@@ -203,7 +225,7 @@ def seed_word(seed: int, purpose: int) -> int:
     return int(np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint32)[0])
 
 
-PHASES, JITTER, PATHS, ENTROPY = 1, 2, 3, 4
+PHASES, JITTER, PATHS, ENTROPY, MARKS, LOSSES = 1, 2, 3, 4, 5, 6
 """Purposes of the random streams of a seed."""
 
 
@@ -234,6 +256,8 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
     flows["packets"] = packets
     flows["last_bytes"] = size - (packets - 1) * mtu
     flows["steps"] = steps
+    words = -(-packets // _PACKETS_A_WORD)
+    flows["word"] = np.cumsum(words) - words
     if plan.discipline is Discipline.PACED:
         byte_ns = np.array([float(8 * scenario.dilation / (speed / _NS)) for speed in scenario.speeds_bps])
         first_gap_ns = np.minimum(size, mtu) * byte_ns[source] / (steps / 2.0**32)
@@ -247,10 +271,12 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
     return flows
 
 
-def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
+def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     """Writes what testbed.stage.virtual.tasks.collective reads into ``work``."""
-    experiment = scenario.experiment
+    experiment, parameters = scenario.experiment, scenario.parameters
     hosts = len(scenario.wiring.hosts)
+    if run.cc.endswith(".py"):
+        (work / "control.py").write_bytes(Path(run.cc).read_bytes())
     byte_ns = [fixed_byte_ns(speed / _NS, scenario.dilation) for speed in scenario.speeds_bps]
     (work / "byte_ns.bin").write_bytes(np.array(byte_ns, dtype="<u8").tobytes())
     propagation_ns = [delay_ns(port.ns, scenario.dilation) for port in scenario.wiring.ports]
@@ -261,7 +287,7 @@ def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
     packets = 0
     discipline = Discipline.ROUND_ROBIN
     for number, demand in enumerate(scenario.demands):
-        plan = make_plan(schedule, demand, scenario.speeds_bps)
+        plan = make_plan(run.schedule, demand, scenario.speeds_bps)
         discipline = plan.discipline
         flows = flow_table(scenario, demand, plan)
         (work / f"flows-{number}.bin").write_bytes(flows.tobytes())
@@ -270,9 +296,11 @@ def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
         bound_ns = int(demand.bottleneck(scenario.speeds_bps).time_s * scenario.dilation * _NS)
         sent = int(flows["packets"].sum())
         packets += sent
+        period_ns = _period_ns(scenario, bound_ns, sent)
         phases.append(
             {
-                "period_ns": _period_ns(scenario, bound_ns, sent),
+                "period_ns": period_ns,
+                "lead_ns": period_ns // _LEAD + _LEAD_ODD_NS,
                 "limit_ns": 20 * bound_ns + _allowance_ns(scenario),
                 "bucket_ns": max(1, -(-bound_ns // 500)),
             }
@@ -286,7 +314,27 @@ def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
             "link_gbps_of": {name: str(value) for name, value in experiment.link_gbps_of.items()},
             "link_ns_of": {name: str(value) for name, value in experiment.link_ns_of.items()},
             "mtu_bytes": experiment.mtu_bytes,
-            "queue_bytes": experiment.queue_bytes,
+            "queue_bytes": parameters.queue_bytes,
+        },
+        "constants": _constants(scenario),
+        "failures": [
+            [port, delay_ns(failure.down_ns, scenario.dilation), delay_ns(failure.up_ns, scenario.dilation)]
+            for failure in experiment.link_failure
+            for port in _ports_of_link(scenario.wiring, failure.link)
+        ],
+        "transport": {
+            "recovery": int(LossRecovery[experiment.loss_recovery.upper()]),
+            "rto_ns": int(parameters.rto_ns * scenario.dilation),
+            "reorder_ns": int(parameters.reorder_ns * scenario.dilation),
+            "probe_ns": int(parameters.probe_ns * scenario.dilation),
+            "tail_probe_ns": int(parameters.tail_probe_ns * scenario.dilation),
+        },
+        "control": {
+            "cc": run.cc,
+            "header_bytes": HEADER_BYTES,
+            "trimming": experiment.trimming,
+            "rtt_ns": float(parameters.rtt_ns),
+            "line_rate_bps": [float(speed) for speed in scenario.speeds_bps],
         },
         "dilation": str(scenario.dilation),
         "path_salt": seed_word(experiment.seed, PATHS),
@@ -302,7 +350,27 @@ def prepare_job(scenario: Scenario, schedule: str, work: Path) -> Job:
     (work / "job.json").write_text(json.dumps(job))
     in_flight = packets if discipline is Discipline.ROUND_ROBIN else min(packets, hosts * 4096)
     estimated = _BASE_MIB + (in_flight * _SKB_BYTES + hosts * hosts * 256 + len(scenario.wiring.ports) * 65536) // 2**20
-    return Job(schedule, experiment.memory_mib or estimated, packets)
+    return Job(run, experiment.memory_mib or estimated, packets)
+
+
+def _constants(scenario: Scenario) -> dict[str, int]:
+    """Of ebpf/fabric/state.h."""
+    experiment, parameters = scenario.experiment, scenario.parameters
+
+    def probability(value: Fraction) -> int:
+        return min(2**32 - 1, int(value * 2**32))
+
+    return {
+        "acknowledging": experiment.loss_recovery != "none",
+        "trimming": experiment.trimming,
+        "ecn_kmin_bytes": parameters.ecn_kmin_bytes,
+        "ecn_kmax_bytes": parameters.ecn_kmax_bytes,
+        "mark_salt": seed_word(experiment.seed, MARKS),
+        "loss_salt": seed_word(experiment.seed, LOSSES),
+        "loss_data": probability(experiment.loss_data),
+        "loss_control": probability(experiment.loss_ack),
+        "failing": bool(experiment.link_failure),
+    }
 
 
 def _allowance_ns(scenario: Scenario) -> int:
@@ -314,9 +382,13 @@ def _allowance_ns(scenario: Scenario) -> int:
 def _period_ns(scenario: Scenario, bound_ns: int, packets: int) -> int:
     """How often the engine wakes: every 1 us of fabric time, or so often that the record ring suffices
     even where all hosts send without a pause, and where packets are short, with room for 16 times
-    their average density, on 4 hops each.
+    their average density, on 4 hops each. With its lead it is no longer than a host's link, where that is
+    not very short, so that every ACK is known in time.
     """
     period = int(_PERIOD_FABRIC_NS * scenario.dilation)
+    shortest = min(delay_ns(port.ns, scenario.dilation) for port in scenario.wiring.ports[: len(scenario.wiring.hosts)])
+    if shortest >= period // _SHORTEST_LINK:
+        period = min(period, (shortest - _LEAD_ODD_NS) * _LEAD // (_LEAD + 1))
     dense = bound_ns * RECORD_CAPACITY // (16 * 4 * max(1, packets))
     fastest = max(port.gbps for port in scenario.wiring.ports)
     packet_ns = scenario.experiment.mtu_bytes * 8 * scenario.dilation / fastest

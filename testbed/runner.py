@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from controller import __version__
 from controller.errors import CannotRunError
-from testbed.experiment import to_toml
+from testbed.experiment import Run, to_toml
 from testbed.job import Job, Scenario, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
 from testbed.measure.store import write_atomically, write_table
@@ -35,7 +35,7 @@ __all__ = [
     "run_schedule",
 ]
 
-TABLES: Final = ("flows", "ports", "trace")
+TABLES: Final = ("flows", "ports", "counters", "trace")
 PICTURES: Final = ("queue.png", "utilisation.png")
 WALL_FIGURES: Final = ("wall_s", "setup_s", "engine_s")
 """The only figures that differ between two runs of one experiment."""
@@ -52,7 +52,11 @@ def run_schedule(
     stop: threading.Event,
     at_once: int = 1,
 ) -> RunData:
-    """One run in one virtual machine. Raises CannotRunError with one line where it cannot finish."""
+    """One run in one virtual machine; ``schedule``: SCHEDULE or SCHEDULE+CC.
+
+    Raises CannotRunError with one line where it cannot finish.
+    """
+    run = scenario.experiment.run_of(schedule)
     begin = time.monotonic()
     marks: dict[str, float] = {}
     engine_s = 0.0
@@ -62,39 +66,51 @@ def run_schedule(
         now = time.monotonic()
         if kind == "progress":
             kernel_ns, delivered, expected = (int(word) for word in text.split())
-            progress(schedule, float(kernel_ns / scenario.dilation), now - begin, delivered, expected)
+            progress(run.name, float(kernel_ns / scenario.dilation), now - begin, delivered, expected)
         elif kind == "measured":
             engine_s += now - marks["phase"]
         marks.setdefault(kind, now)
         marks[kind] = now if kind == "phase" else marks[kind]
 
     with work_folder() as work:
-        job: Job = prepare_job(scenario, schedule, work)
+        job: Job = prepare_job(scenario, run, work)
         machine = VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu, at_once=at_once)
         watcher = threading.Thread(target=_stop_with, args=(machine, stop), daemon=True)
         watcher.start()
         machine.run("collective", on_line, limit_s=float(scenario.experiment.limit_s))
         data = collect(scenario, work)
     figures = {
-        **_identity(scenario, schedule, kernel.find()),
+        **_identity(scenario, run, kernel.find()),
         **data.figures,
         "wall_s": round(time.monotonic() - begin, 3),
         "setup_s": round(marks["ready"] - begin, 3),
         "engine_s": round(engine_s, 3),
     }
-    return RunData(figures, data.flows, data.ports, data.trace)
+    return RunData(figures, data.flows, data.ports, data.counters, data.trace)
 
 
-def _identity(scenario: Scenario, schedule: str, built: kernel.Kernel | None) -> dict[str, Any]:
+def _identity(scenario: Scenario, run: Run, built: kernel.Kernel | None) -> dict[str, Any]:
     """The experiment's keys as they were run."""
     phases = scenario.experiment.demand
+    parameters = scenario.parameters
     return {
-        "run": schedule,
+        "run": run.name,
         **scenario.experiment.keys(),
         "hosts": len(scenario.wiring.hosts),
         "hosts_per_leaf": scenario.hosts_per_leaf,
         "dilation": _plain_number(float(scenario.dilation)),
-        "schedule": schedule,
+        "schedule": run.schedule,
+        "cc": run.cc,
+        "cc_sha256": hashlib.sha256(Path(run.cc).read_bytes()).hexdigest() if run.cc.endswith(".py") else None,
+        "queue_bytes": parameters.queue_bytes,
+        "ecn_kmin_bytes": parameters.ecn_kmin_bytes,
+        "ecn_kmax_bytes": parameters.ecn_kmax_bytes,
+        "rtt_ns": float(parameters.rtt_ns),
+        "rto_ns": parameters.rto_ns,
+        "link_failure": [
+            {"link": each.link, "down_ns": float(each.down_ns), "up_ns": float(each.up_ns)}
+            for each in scenario.experiment.link_failure
+        ],
         "demand": [str(phase.file.resolve()) for phase in phases],
         "demand_sha256": [hashlib.sha256(phase.file.read_bytes()).hexdigest() for phase in phases],
         "unit": [phase.unit for phase in phases],
@@ -110,7 +126,8 @@ def _identity(scenario: Scenario, schedule: str, built: kernel.Kernel | None) ->
 def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
     """The figures of a run of an empty demand, which needs no machine."""
     hosts = len(scenario.wiring.hosts)
-    return {**_identity(scenario, schedule, None), **empty_figures(hosts), **dict.fromkeys(WALL_FIGURES, 0)}
+    run = scenario.experiment.run_of(schedule)
+    return {**_identity(scenario, run, None), **empty_figures(hosts), **dict.fromkeys(WALL_FIGURES, 0)}
 
 
 def _plain_number(value: float) -> int | float:
@@ -148,7 +165,7 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
             processors.put(cpu)
         with writing:
             finished[schedule] = data.figures
-            _keep(out, schedule, data, [finished[s] for s in schedules if s in finished])
+            _keep(out, data.figures["run"], data, [finished[s] for s in schedules if s in finished])
 
     pool = ThreadPoolExecutor(max_workers=at_once)
     tasks: list[Future[None]] = [pool.submit(work, schedule) for schedule in schedules]
@@ -187,8 +204,8 @@ def prepare_folder(scenario: Scenario, out: Path) -> None:
                     (out / run["run"]).rmdir()
         for name in ("result.json", *PICTURES):
             (out / name).unlink(missing_ok=True)
-        for schedule in scenario.experiment.schedule:
-            (out / schedule).mkdir(exist_ok=True)
+        for run in scenario.experiment.runs:
+            (out / run.name).mkdir(exist_ok=True)
         write_atomically(out / "experiment.toml", to_toml(scenario.experiment).encode())
     except OSError as error:
         raise CannotRunError(
@@ -196,12 +213,13 @@ def prepare_folder(scenario: Scenario, out: Path) -> None:
         ) from None
 
 
-def _keep(out: Path, schedule: str, data: RunData, runs: list[dict[str, Any]]) -> None:
-    folder = out / schedule
+def _keep(out: Path, name: str, data: RunData, runs: list[dict[str, Any]]) -> None:
+    folder = out / name
     try:
         folder.mkdir(exist_ok=True)
         write_table(folder / "flows.parquet", data.flows)
         write_table(folder / "ports.parquet", data.ports)
+        write_table(folder / "counters.parquet", data.counters)
         if data.trace is not None:
             write_table(folder / "trace.parquet", data.trace)
         write_atomically(out / "result.json", (json.dumps({"runs": runs}, indent=1, allow_nan=False) + "\n").encode())

@@ -1,32 +1,57 @@
 """An independent discrete-event model of the fabric's queues, to compare the kernel's measurements with.
 
 It shares no code with the testbed. Every time is an integer number of kernel nanoseconds (fabric nanoseconds times the
-dilation); every size is in bytes. The rules, in full:
+dilation); every size is in bytes. Nothing is acknowledged or sent again. The rules, in full:
 
-* A port is a FIFO of unlimited depth, in order of arrival, store and forward. Service starts at the later of the
-  packet's arrival and the end of the packet before it, and lasts floor(bytes * byte_time). The packet is whole at the
-  far end one propagation after its departure, and is at that instant at the next output port, or at its host.
-* The queue of a port is what it has accepted and not yet wholly sent, the packet in service counted whole; a packet
-  that departs at the very instant of an arrival has left.
-* Where packets of different input ports reach one output port in the same nanosecond, or two paced flows of one host
-  leave the pacer in the same nanosecond, the order is not defined. The model takes the lowest input port (or the flow
-  given first) first, and counts the tie, so that the caller can report it.
+* A port is a FIFO, in order of arrival, store and forward. Service starts at the later of the packet's arrival and the
+  end of the packet before it, and lasts wire_ns = floor(bytes * byte_time). The packet is whole at the far end one
+  propagation after its departure, and is at that instant at the next output port, or at its host.
+* The queue of a port is the data that it has accepted and not yet wholly sent, the packet in service counted whole; a
+  packet that departs at the very instant of an arrival has left.
+* Where packets reach one output port in the same nanosecond, or two paced flows of one host leave the pacer in the same
+  nanosecond, the order is not defined. The model takes the lowest input port (of one input port, which with "charged"
+  can deliver a header and a data packet at once, the header; in the pacer, the flow given first) first, and counts the
+  tie, so that the caller can report it.
+* Limit. The ports of switches, not the NICs, hold limit_ns = floor(limit_bytes * byte_time) of data; limit_bytes = 0 is
+  no limit. Data is accepted iff backlog + wire_ns <= limit_ns. What is not accepted is dropped; or, with trimming, cut
+  to a header of 64 bytes, which is control at that port and at all ports after it, and is one of the port's trims if
+  the port accepts it. Control is accepted iff control backlog + wire_ns <= 2 limit_ns, or else dropped.
+* Priority "charged" (what the emulator does). Control departs at control_free = max(control_free, now) + wire_ns, and
+  does not wait for the data packet in service. It is charged to the data: free_at = max(free_at, now) + wire_ns, by
+  which data accepted earlier is not delayed, and data accepted later is. The backlogs are what free_at and control_free
+  are ahead of now.
+* Priority "exact". One server, which is not interrupted: when free, it takes the oldest control packet, or else the
+  oldest data packet; of arrivals at the very instant at which it is free, it knows. A backlog is what remains of the
+  packet in service, if it is of that kind, and the service times of all of that kind that wait.
+  tests/unit/test_oracle_finite.py derives how far "charged" can be from it.
+* Marks. The data packet that a switch port accepted as its number k (0, 1, ...) is judged when it departs, by q, the
+  bytes of data that the port has accepted until then (arrivals at the very instant included) and that have not
+  departed. It is marked if q > kmax_bytes; if kmin_bytes < q <= kmax_bytes, it is marked iff
+  draw * (kmax_bytes - kmin_bytes) < (q - kmin_bytes) * 2**32, where draw = mix32(mix32(mark_salt + port) + k).
+  kmax_bytes = 0 is no marking. Each port judges each packet, whatever other ports did.
+* Failures (port, down, up). A packet whose service overlaps the interval (departure - wire_ns < up and departure >
+  down) is lost after it has taken its time, its place in k and its mark. It is one port, so one direction, of a link.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
-from heapq import heapify, heappop, heappush
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from tests.oracle_queue import HEADER_BYTES, ChargedQueue, ExactQueue, Hop, Packet
 
 Discipline = Literal["rr", "rate"]
 Spraying = Literal["ops", "ecmp"]
-_Packet = tuple[int, int, int, int, tuple[int, ...]]  # source, destination, psn, bytes, output ports from the NIC on
+Priority = Literal["charged", "exact"]
+# (time in ns, False, input port, packet) is an arrival; (time in ns, True, output port, None): the port may be free
+_Event = tuple[int, bool, int, Packet | None]
 
 _MASK = 0xFFFFFFFF
 _UDP_DESTINATION = 4793
@@ -96,25 +121,18 @@ class Network:
                 raise ValueError(f"bad route from {switch} to host {destination}: {ways}")
 
 
-class Hop(NamedTuple):
-    """One packet at one output port: whole there at arrival (ns), wholly sent at departure (ns), size in bytes."""
-
-    arrival: int
-    departure: int
-    size: int
-    source: int
-    destination: int
-    psn: int
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """What the model predicts.
 
-    arrivals: (source, destination, psn) -> time at which the whole packet is at its host (ns). deepest: the deepest
-    queue of each port (bytes). deepest_total: the deepest sum of the queues of all switch ports (bytes). port_ties and
-    pacer_ties: undefined orders met (k packets, or k flows, in one nanosecond count k-1). hops: for each port, its
-    packets in order of service, if asked for.
+    arrivals: (source, destination, psn) -> time at which the whole packet is at its host (ns), and trimmed_arrivals the
+    same for headers. deepest: the deepest queue of each port (bytes). deepest_total: the deepest sum of the queues of
+    all switch ports (bytes). port_ties and pacer_ties: undefined orders met (k packets, or k flows, in one nanosecond
+    count k-1).
+
+    For each port, the packets that it dropped (drops), cut and kept (trims), marked, lost in a failure, and its control
+    packets, lost ones included (control); hops and control_hops: its data and its control in order of service, if asked
+    for. Of what arrives at a port, each is accepted data, or accepted control (trims among them), or a drop.
     """
 
     arrivals: dict[tuple[int, int, int], int]
@@ -123,6 +141,13 @@ class Result:
     port_ties: int
     pacer_ties: int
     hops: list[list[Hop]] = field(default_factory=list)
+    trimmed_arrivals: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    drops: list[int] = field(default_factory=list)
+    trims: list[int] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    control: list[int] = field(default_factory=list)
+    control_hops: list[list[Hop]] = field(default_factory=list)
 
     @property
     def ties(self) -> int:
@@ -212,6 +237,21 @@ def _deepest(hops: Sequence[Hop]) -> int:
     return deepest
 
 
+def _marks(hops: Sequence[Hop], port: int, kmin_bytes: int, kmax_bytes: int, mark_salt: int) -> int:
+    """How many of a port's data packets are marked."""
+    arrivals = [hop.arrival for hop in hops]
+    accepted = list(accumulate((hop.size for hop in hops), initial=0))
+    salt = mix32(mark_salt + port)
+    marks = 0
+    for k, hop in enumerate(hops):
+        q = accepted[bisect_right(arrivals, hop.departure)] - accepted[k + 1]
+        if kmin_bytes < q <= kmax_bytes:
+            marks += mix32(salt + k) * (kmax_bytes - kmin_bytes) < (q - kmin_bytes) << 32
+        else:
+            marks += q > kmax_bytes
+    return marks
+
+
 def _check(network: Network, flows: Sequence[Flow], mtu_bytes: int, discipline: Discipline) -> None:
     """Refuse flows that the model has no defined answer for."""
     if len({(flow.source, flow.destination) for flow in flows}) != len(flows):
@@ -239,32 +279,60 @@ def simulate(
     seed: int,
     path_salt: int,
     log_hops: bool = False,
+    limit_bytes: int = 0,
+    trimming: bool = False,
+    priority: Priority = "charged",
+    kmin_bytes: int = 0,
+    kmax_bytes: int = 0,
+    mark_salt: int = 0,
+    failures: Sequence[tuple[int, int, int]] = (),
 ) -> Result:
     """Predict arrivals and queues; host h starts at start_ns[h] (ns), and its flows take turns in the order given."""
-    if discipline not in ("rr", "rate") or spraying not in ("ops", "ecmp"):
-        raise ValueError(f"unknown discipline or spraying: {discipline}, {spraying}")
+    if discipline not in ("rr", "rate") or spraying not in ("ops", "ecmp") or priority not in ("charged", "exact"):
+        raise ValueError(f"unknown discipline, spraying or priority: {discipline}, {spraying}, {priority}")
     if len(start_ns) != network.hosts or min(start_ns) < 0:
         raise ValueError("every host needs a start that is not negative")
     _check(network, flows, mtu_bytes, discipline)
-    ports = network.ports
+    ports, hosts = network.ports, network.hosts
     sizes = {mtu_bytes, *(flow.last_bytes for flow in flows)}
-    wire_ns = [{size: port.packet_ns(size) for size in sizes} for port in ports]
-    free_at = [0] * len(ports)
-    hops: list[list[Hop]] = [[] for _ in ports]
+    if trimming and (min(sizes) < HEADER_BYTES or any(port.packet_ns(HEADER_BYTES) < 1 for port in ports)):
+        raise ValueError(f"a packet is shorter than its header of {HEADER_BYTES} bytes, or that takes no time")
+    if limit_bytes < 0 or not (0 <= kmin_bytes <= kmax_bytes or kmax_bytes == 0):
+        raise ValueError(f"bad limit or thresholds: {limit_bytes}, {kmin_bytes}, {kmax_bytes}")
+    if any(not (0 <= port < len(ports) and down < up) for port, down, up in failures):
+        raise ValueError(f"bad failures: {failures}")
+    events: list[_Event] = []
+    arrivals: dict[tuple[int, int, int], int] = {}
+    trimmed: dict[tuple[int, int, int], int] = {}
     route = cache(partial(path_of, network, path_salt=path_salt))
 
-    def accept(output: int, now: int, packet: _Packet) -> int:
-        """Queue a packet at a port; the answer is the time at which it is whole at the far end (ns)."""
-        source, destination, psn, size, _ = packet
-        free_at[output] = departure = max(now, free_at[output]) + wire_ns[output][size]
-        hops[output].append(Hop(now, departure, size, source, destination, psn))
-        return departure + ports[output].propagation
+    def send(output: int, departure: int, packet: Packet) -> None:
+        """Bring a packet that leaves an output port to the next one, or to its host."""
+        far = departure + ports[output].propagation
+        full, source, destination, psn, size, path = packet
+        if len(path) > 1:
+            onward = Packet(full, source, destination, psn, size, path[1:])
+            heappush(events, (far, False, ports[output].peer_port, onward))
+        else:
+            (arrivals if full else trimmed)[source, destination, psn] = far
 
-    # Nothing is lost, so a packet's departure is known once it is accepted, and one event per hop is enough. A NIC has
-    # no input but its host, so that all of its packets can be served before the fabric runs.
-    events: list[tuple[int, int, int, _Packet]] = []  # (time in ns, input port, hops made, packet)
+    def queue(index: int) -> ChargedQueue | ExactQueue:
+        """The queue of a port; a NIC knows no limit and no control, so its departures are known at once."""
+        wire_ns = {size: ports[index].packet_ns(size) for size in sizes | {HEADER_BYTES}}
+        limit_ns = ports[index].packet_ns(limit_bytes) if limit_bytes and index >= hosts else None
+        dead = [(down, up) for port, down, up in failures if port == index]
+        if priority == "charged" or index < hosts:
+            return ChargedQueue(wire_ns, limit_ns, trimming, dead, partial(send, index))
+
+        def wake(time: int) -> None:
+            heappush(events, (time, True, index, None))
+
+        return ExactQueue(wire_ns, limit_ns, trimming, dead, partial(send, index), wake)
+
+    queues = [queue(index) for index in range(len(ports))]
+    # A NIC has no input but its host, so that all of its packets can be served before the fabric runs.
     pacer_ties = 0
-    for host in range(network.hosts):
+    for host in range(hosts):
         mine = [flow for flow in flows if flow.source == host]
         order = _sent(mine, ports[host], start_ns[host], mtu_bytes, discipline)
         if discipline == "rate":
@@ -273,24 +341,37 @@ def simulate(
             flow = mine[index]
             value = entropy_value(host, flow.destination, psn, seed, spraying)
             path = route(host, flow.destination, value)
-            packet = (host, flow.destination, psn, _size(flow, psn, mtu_bytes), path)
-            events.append((accept(host, time, packet), ports[host].peer_port, 1, packet))
-    heapify(events)
+            packet = Packet(True, host, flow.destination, psn, _size(flow, psn, mtu_bytes), path)
+            queues[host].arrive(time, packet)
 
-    arrivals: dict[tuple[int, int, int], int] = {}
     newest = [-1] * len(ports)  # time of the newest arrival at each output port (ns)
     port_ties = 0
     while events:
-        now, _, made, packet = heappop(events)
-        source, destination, psn, _, path = packet
-        output = path[made]
+        now, _, place, arriving = heappop(events)
+        if arriving is None:
+            serving = queues[place]
+            assert isinstance(serving, ExactQueue)
+            serving.start(now)
+            continue
+        output = arriving.path[0]
         port_ties += newest[output] == now
         newest[output] = now
-        far = accept(output, now, packet)
-        if made + 1 == len(path):
-            arrivals[source, destination, psn] = far
-        else:
-            heappush(events, (far, ports[output].peer_port, made + 1, packet))
+        queues[output].arrive(now, arriving)
 
-    total = _deepest([hop for log in hops[network.hosts :] for hop in log])
-    return Result(arrivals, [_deepest(log) for log in hops], total, port_ties, pacer_ties, hops if log_hops else [])
+    hops = [queue.hops for queue in queues]
+    judged = [bool(kmax_bytes) and index >= hosts for index in range(len(ports))]
+    return Result(
+        arrivals,
+        [_deepest(log) for log in hops],
+        _deepest([hop for log in hops[hosts:] for hop in log]),
+        port_ties,
+        pacer_ties,
+        hops if log_hops else [],
+        trimmed,
+        [queue.drops for queue in queues],
+        [queue.trims for queue in queues],
+        [_marks(hops[p], p, kmin_bytes, kmax_bytes, mark_salt) if judged[p] else 0 for p in range(len(ports))],
+        [queue.lost for queue in queues],
+        [len(queue.control_hops) for queue in queues],
+        [queue.control_hops for queue in queues] if log_hops else [],
+    )

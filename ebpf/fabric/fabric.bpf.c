@@ -20,7 +20,7 @@ int inject(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	if (!trunk)
 		return bpf_redirect(PORT_IFINDEX_BASE + packet.source, 0); /* to nic_egress */
-	return port_send(skb, packet.source, nic_accept(skb, packet.source, &packet));
+	return port_send(skb, packet.source, &packet, nic_accept(skb, packet.source, &packet));
 }
 
 /* Egress hook of a NIC's own interface. */
@@ -29,16 +29,21 @@ int nic_egress(struct __sk_buff *skb)
 {
 	__u32 index = skb->ifindex - PORT_IFINDEX_BASE;
 	struct packet packet;
-	__u64 until_ns;
+	__u64 until_ns = (__u64)skb->cb[1] << 32 | skb->cb[0];
 
 	if (index >= MAX_PORTS)
 		return TC_ACT_SHOT;
+	if (skb->mark == PORT_ANSWER_MARK) /* by nic_answer: accepted already */
+		return port_hold(skb, index, until_ns);
 	if (!packet_parse(skb, &packet)) {
-		ports[index].foreign++;
+		port_at(index)->foreign++;
 		return TC_ACT_SHOT;
 	}
 	until_ns = nic_accept(skb, index, &packet);
-	return until_ns ? port_hold(skb, index, until_ns) : TC_ACT_SHOT;
+	if (until_ns == PORT_FULL)
+		return TC_ACT_SHOT;
+	packet_note(skb, &packet);
+	return port_hold(skb, index, until_ns);
 }
 
 /* Egress hook of a switch port, and of the trunk. Nothing but port_send gets there: these interfaces have no
@@ -50,21 +55,67 @@ int port_egress(struct __sk_buff *skb)
 	return port_hold(skb, skb->mark, (__u64)skb->cb[1] << 32 | skb->cb[0]);
 }
 
-SEC("tc")
-int far_end(struct __sk_buff *skb)
+/* What the link did to a packet that has passed it: marked it at dequeue, or lost it. False if it is lost. */
+static __always_inline bool link_passed(struct __sk_buff *skb, __u32 index, struct packet *packet,
+					__u64 now_ns)
 {
-	__u32 index = port_of_arrival(skb);
+	struct port *port = port_at(index);
+	__u64 departure_ns = now_ns - port->propagation_ns;
+	__u32 number = port->passed;
+	bool control = packet_is_control(packet);
 
+	if (!control && port_marks(index, port, packet->wire_bytes, departure_ns) &&
+	    (packet->tos & TOS_ECN) == TOS_ECN_CAPABLE)
+		packet_restamp(skb, packet, packet->tos | TOS_ECN_MARK, packet->wire_bytes);
+	if (control && loss_control)
+		number = port->control_passed++;
+	if (port_loses(port, index, control, packet->wire_bytes, departure_ns, number)) {
+		port->lost++;
+		return false;
+	}
+	return true;
+}
+
+/* A packet has come in at port `index`, from port `left`. */
+static __always_inline int arrive(struct __sk_buff *skb, __u32 index, __u32 left)
+{
 	__u64 now_ns = bpf_ktime_get_ns();
+	struct packet packet;
 
-	if (index >= MAX_PORTS)
-		return TC_ACT_SHOT;
 	/* Such as after a system call that failed: it moves the clock with interrupts off. (Between two
 	 * namespaces the kernel clears the time that we would compare with.)
 	 */
 	if (skb->tstamp && skb->tstamp != now_ns)
 		record_head.late_packets++;
-	return index < host_count ? nic_receive(skb, index, now_ns) : switch_forward(skb, index, now_ns);
+	if (!packet_noted(skb, &packet)) {
+		port_at(index)->foreign++;
+		return TC_ACT_SHOT;
+	}
+	if (!link_passed(skb, left, &packet, now_ns))
+		return TC_ACT_SHOT;
+	return index < host_count ? nic_receive(skb, index, &packet, now_ns) :
+				    switch_forward(skb, index, &packet, now_ns);
+}
+
+SEC("tc")
+int far_end(struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex - PORT_IFINDEX_BASE;
+
+	if (index >= MAX_PORTS || port_at(index)->peer >= MAX_PORTS)
+		return TC_ACT_SHOT;
+	return arrive(skb, index, port_at(index)->peer);
+}
+
+/* The same where all ports share one interface. */
+SEC("tc")
+int trunk_far_end(struct __sk_buff *skb)
+{
+	__u32 left = skb->mark;
+
+	if (left >= MAX_PORTS || port_at(left)->peer >= MAX_PORTS)
+		return TC_ACT_SHOT;
+	return arrive(skb, port_at(left)->peer, left);
 }
 
 char LICENSE[] SEC("license") = "GPL";

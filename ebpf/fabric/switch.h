@@ -6,43 +6,112 @@
 #ifndef INCASTFREE_FABRIC_SWITCH_H
 #define INCASTFREE_FABRIC_SWITCH_H
 
-#include "mix.h"
 #include "port.h"
 
 /* Equal-cost multipath: which of `ways` members the five-tuple takes at this switch. The salt differs from
  * switch to switch and from seed to seed, so that tiers do not polarise. The multipliers are odd numbers with
  * well-mixed bits (the primes of xxHash32).
  */
-static __always_inline __u32 ecmp_member(__u32 salt, const struct packet *packet, __u32 ways)
+static __always_inline __u32 ecmp_member(struct __sk_buff *skb, __u32 salt, const struct packet *packet,
+					 __u32 ways)
 {
 	__u32 hash = mix32(salt + packet->source * 0x9e3779b1 + packet->destination * 0x85ebca77 +
-			   packet->ports * 0xc2b2ae3d);
+			   packet_ports(skb) * 0xc2b2ae3d);
 
 	return ((__u64)hash * ways) >> 32;
 }
 
-/* A packet has come in at port `index` of a switch. */
-static __always_inline int switch_forward(struct __sk_buff *skb, __u32 index, __u64 now_ns)
+/* Output port for a packet that has come in at port `index` of a switch; MAX_PORTS if there is no way. */
+static __always_inline __u32 switch_route(struct __sk_buff *skb, __u32 index, const struct packet *packet)
 {
-	struct packet packet;
-	__u32 route, ways, out;
+	const struct port *port = port_at(index);
+	__u32 route = routes[(port->routes + packet->destination) & (MAX_ROUTES - 1)];
+	__u32 ways = route >> ROUTE_WAYS_SHIFT;
+	__u32 out = route & ROUTE_INDEX_MASK;
 
-	if (!packet_parse(skb, &packet))
-		goto foreign;
-	route = routes[(ports[index].routes + packet.destination) & (MAX_ROUTES - 1)];
-	ways = route >> ROUTE_WAYS_SHIFT;
-	out = route & ROUTE_INDEX_MASK;
 	if (ways > 1)
-		out = members[(out + ecmp_member(ports[index].salt, &packet, ways)) & (MAX_MEMBERS - 1)];
-	else if (!ways)
-		goto foreign;
-	if (out >= MAX_PORTS)
-		goto foreign;
-	return port_send(skb, out, port_accept(out, &ports[out], &packet, now_ns));
+		out = members[(out + ecmp_member(skb, port->salt, packet, ways)) & (MAX_MEMBERS - 1)];
+	return ways && out < MAX_PORTS ? out : MAX_PORTS;
+}
 
-foreign:
-	ports[index].foreign++;
-	return TC_ACT_SHOT;
+/* A new entry for an ACK or NACK that will be at its host at arrival_ns; packet is the answer itself. */
+static __always_inline struct feedback *feedback_new(struct __sk_buff *skb, const struct packet *packet,
+						     __u64 arrival_ns)
+{
+	struct feedback *entry = &feedback[record_head.feedback_written & (FEEDBACK_CAPACITY - 1)];
+
+	record_head.feedback_written++;
+	entry->arrival_ns = arrival_ns;
+	entry->psn = packet_psn(skb);
+	entry->source = packet->destination;
+	entry->destination = packet->source;
+	entry->entropy = (packet_ports(skb) >> 16) - FRAME_ENTROPY_PORT;
+	return entry;
+}
+
+/* Notes an ACK or NACK for the engine, which stands for the host behind this port: the packet ends here. */
+static __always_inline void feedback_note(struct __sk_buff *skb, const struct transport_header *transport,
+					  const struct packet *packet, __u64 arrival_ns)
+{
+	struct feedback *entry = feedback_new(skb, packet, arrival_ns);
+
+	entry->received_bytes = transport->received_bytes;
+	entry->sack = transport->sack;
+	entry->sack_base = transport->sack_base;
+	entry->cumulative = transport->cumulative;
+	entry->kind = transport->kind;
+	entry->flags = transport->flags;
+	entry->copy = transport->copy;
+}
+
+static __noinline int switch_send_control(struct __sk_buff *skb, __u32 index, struct packet *packet, __u64 now_ns)
+{
+	struct port *port = port_at(index);
+	__u64 until_ns = port_accept_control(port, packet, now_ns);
+	struct transport_header *transport;
+
+	if (until_ns == PORT_FULL) {
+		port->drops++;
+		return TC_ACT_SHOT;
+	}
+	if (acknowledging && port->peer < host_count && (transport = packet_transport(skb)) &&
+	    transport->kind != TRANSPORT_DATA) {
+		if (port_was_down(port, packet->wire_bytes, until_ns - port->propagation_ns))
+			port->lost++;
+		else
+			feedback_note(skb, transport, packet, until_ns);
+		return TC_ACT_SHOT;
+	}
+	return port_send(skb, index, packet, until_ns);
+}
+
+/* A packet has come in at port `index` of a switch. */
+static __always_inline int switch_forward(struct __sk_buff *skb, __u32 index, struct packet *packet,
+					  __u64 now_ns)
+{
+	__u32 out = switch_route(skb, index, packet);
+	__u64 until_ns;
+	__u32 drops;
+	int action;
+
+	if (out >= MAX_PORTS) {
+		port_at(index)->foreign++;
+		return TC_ACT_SHOT;
+	}
+	if (packet_is_control(packet))
+		return switch_send_control(skb, out, packet, now_ns);
+	until_ns = port_accept(skb, out, port_at(out), packet, now_ns);
+	if (until_ns != PORT_FULL)
+		return port_send(skb, out, packet, until_ns);
+	/* What is not a frame of the engine has no transport that would know of a trimmed packet. */
+	if (!trimming || !packet_transport(skb) || !packet_restamp(skb, packet, TOS_TRIMMED, CONTROL_BYTES)) {
+		port_at(out)->drops++;
+		return TC_ACT_SHOT;
+	}
+	drops = port_at(out)->drops;
+	action = switch_send_control(skb, out, packet, now_ns);
+	port_at(out)->trims += drops == port_at(out)->drops; /* a header that finds no room is a drop */
+	return action;
 }
 
 #endif

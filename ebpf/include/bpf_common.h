@@ -16,9 +16,13 @@
 #define packet_be16(data, offset) bpf_ntohs(*(__be16 *)((data) + (offset)))
 #define packet_be32(data, offset) bpf_ntohl(*(__be32 *)((data) + (offset)))
 
+#define packet_set_be16(data, offset, value) (*(__be16 *)((data) + (offset)) = bpf_htons(value))
+
 #define IPV4_OFFSET             14
+#define IPV4_CHECKSUM_OFFSET    24
 #define IPV4_SOURCE_OFFSET      26
 #define IPV4_DESTINATION_OFFSET 30
 #define L4_PORTS_OFFSET         34
+#define UDP_LENGTH_OFFSET       38
 
 #endif

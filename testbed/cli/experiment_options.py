@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.errors import InputError
-from testbed.experiment import DEMAND_KEYS, KEYS, Key
+from testbed.experiment import AUTO, DEMAND_KEYS, FAILURE_KEYS, KEYS, Key
 
 __all__ = ["add_experiment_options", "add_output_options", "experiment_mapping", "schema"]
 
@@ -38,7 +38,7 @@ def _add(group: Any, key: Key) -> None:
     text = f"{key.help}{unit}{choices}; default: {default or 'none'}" if default != 0 else f"{key.help}{unit}"
     text = text.replace("%", "%%")
     if key.kind == "flag":
-        group.add_argument(option, action="store_true", default=None, help=text)
+        group.add_argument(option, action=argparse.BooleanOptionalAction, default=None, help=text)
     elif key.kind == "numbers":
         group.add_argument(option, action="append", metavar="LINK=NUMBER", help=text)
     else:
@@ -81,6 +81,8 @@ def _value(key: Key, text: Any) -> Any:
                 raise InputError(f"--{key.name.replace('_', '-')} {item}: give LINK=NUMBER, such as h3=200")
             table[link] = _parsed(key, number)
         return table
+    if key.automatic and text == AUTO:
+        return text
     return _parsed(key, text) if key.kind in ("integer", "number") else text
 
 
@@ -102,6 +104,8 @@ def schema() -> str:
         described: dict[str, Any] = {"type": key.kind, "default": key.default, "help": key.help}
         if key.unit:
             described["unit"] = key.unit
+        if key.automatic:
+            described["or"] = AUTO
         if key.choices:
             described["choices"] = list(key.choices)
         if key.kind in ("integer", "number", "numbers"):
@@ -112,4 +116,5 @@ def schema() -> str:
 
     keys: dict[str, Any] = {key.name: entry(key) for key in KEYS}
     keys["demand"] = {"type": "list of tables", "keys": {key.name: entry(key) for key in DEMAND_KEYS}}
+    keys["link_failure"] = {"type": "list of tables", "keys": {key.name: entry(key) for key in FAILURE_KEYS}}
     return json.dumps(keys, indent=1)

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not sys.stdin.isatty():
             # A console would lose what comes before somebody reads it.
             (work / "commands").write_text(sys.stdin.read())
-        job = prepare_job(scenario, scenario.experiment.schedule[0], work)
+        job = prepare_job(scenario, scenario.experiment.runs[0], work)
         machine = VirtualMachine(work, memory_mib=job.memory_mib + 16 * len(scenario.wiring.hosts), cpu=None)
         machine.run_interactive("shell")
     return 0

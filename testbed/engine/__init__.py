@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from controller.errors import CannotRunError
 
 __all__ = [
     "ENTROPY_VALUES",
     "FLOW_FIELDS",
+    "FLOW_RESULT_FIELDS",
     "MAX_SOCKETS",
     "RECORD_FIELDS",
     "RECORD_CAPACITY",
+    "RECEIVED_WORDS",
     "Balancing",
+    "ControlKind",
+    "Controls",
     "EngineInput",
     "EngineOutput",
+    "FabricMemory",
+    "LossRecovery",
     "run",
 ]
 
@@ -32,7 +38,7 @@ FLOW_FIELDS: Final = [
     ("packets", "<u4"),
     ("last_bytes", "<u4"),
     ("steps", "<u4"),
-    ("reserved", "<u4"),
+    ("word", "<u4"),
 ]
 """NumPy layout of struct flow (sender.h). Sorted by source, then in round-robin order."""
 
@@ -48,12 +54,42 @@ RECORD_FIELDS: Final = [
 ]
 """NumPy layout of struct record (fabric.h)."""
 
+FLOW_RESULT_FIELDS: Final = [
+    ("done_ns", "<u8"),
+    ("retransmissions", "<u4"),
+    ("nacks", "<u4"),
+    ("timeouts", "<u4"),
+    ("sack_losses", "<u4"),
+    ("probes", "<u4"),
+    ("reserved", "<u4"),
+]
+"""NumPy layout of struct flow_result (engine.c). done_ns: last ACK at the sender, 0 without a transport."""
+
+RECEIVED_WORDS: Final = 1 << 21
+"""Words of 64 packets in which receivers remember what has come in (fabric.h)."""
+
 
 class Balancing(IntEnum):
     """Load balancing at the sender; the values are those of entropy.h."""
 
     OPS = 0
     ECMP = 1
+
+
+class LossRecovery(IntEnum):
+    """How a sender finds losses; the values are those of transport.h."""
+
+    SACK = 0
+    TIMEOUT = 1
+    NONE = 2
+
+
+class ControlKind(IntEnum):
+    """What congestion controls answer with; the values are those of control.h."""
+
+    NONE = 0
+    WINDOW = 1
+    RATE = 2
 
 
 @dataclass(frozen=True)
@@ -72,27 +108,67 @@ class EngineInput:
     seed: int
     discipline: int
     balancing: int
+    recovery: int
+    rto_ns: int
+    reorder_ns: int
+    probe_ns: int
+    tail_probe_ns: int
+    dilation: float
     period_ns: int
-    """Between two wakes; every NIC is served one to two periods ahead."""
+    """Between two wakes, each of which serves all NICs for one period."""
+    lead_ns: int
+    """How long before the period that it is for a wake comes."""
     limit_ns: int
     """After the common start: a run that lasts longer ends in TimeoutError."""
     bucket_ns: int
     """First width of the time series' buckets; doubles when they do not suffice."""
     slot_ns: int
     sockets: int
+    epoch_ns: int
+    """The common start, on the kernel's monotonic clock: at least a second away."""
+
+
+@dataclass(frozen=True)
+class FabricMemory:
+    """What engine and fabric share, and where frames enter."""
+
+    head: memoryview
+    records: memoryview
+    feedback: memoryview
+    ports: memoryview
+    rates: memoryview
+    """All rate tables, rate_stride bytes apart."""
+    rate_stride: int
+    ifindex: int
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The flows' congestion controls, one a flow, and the answers that they start with (float64)."""
+
+    kind: ControlKind = ControlKind.NONE
+    objects: list[Any] | None = None
+    starts: bytes = b""
+    calls_on_sent: bool = False
 
 
 class EngineOutput(TypedDict):
     """What the C engine returns."""
 
     epoch_ns: int
-    """The common start, on the kernel's monotonic clock."""
     sent_packets: int
     packet_hops: int
     late_packets: int
     """That did not reach the end of a link when they were due: 0, or no time is exact."""
+    acks: int
+    nacks: int
+    """Sent by the receivers."""
+    heard: int
+    """ACKs and NACKs that reached their senders."""
     total_queue_max_bytes: int
     bucket_ns: int
+    flow_results: bytes
+    """FLOW_RESULT_FIELDS, one a flow."""
     port_queue_max_bytes: bytes
     """uint64 a port."""
     series_queue_bytes: bytes
@@ -101,14 +177,11 @@ class EngineOutput(TypedDict):
     """uint64, ports x buckets: bytes whose serialisation ended in the bucket."""
 
 
-def run(
-    given: EngineInput, head: memoryview, records: memoryview, ifindex: int, progress_fd: int, trace_fd: int
-) -> EngineOutput:
-    """Sends all flows and returns when the last packet has arrived or been dropped.
+def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_fd: int, trace_fd: int) -> EngineOutput:
+    """Sends all flows and returns when all is acknowledged; without a transport, when all arrived or was dropped.
 
-    ``head`` and ``records`` are the fabric's record ring, ``ifindex`` its injection interface. Progress goes
-    to ``progress_fd`` as lines "@progress TIME_NS DELIVERED EXPECTED", every record to ``trace_fd``; -1 for
-    neither. Raises TimeoutError at the limit, OSError where the kernel refuses to send.
+    Progress goes to ``progress_fd`` as lines "@progress TIME_NS DELIVERED EXPECTED", every record to ``trace_fd``; -1 for
+    neither. Raises TimeoutError at the limit, OSError where the kernel refuses to send, and what a control raises.
     """
     try:
         from testbed.engine import _engine
@@ -119,17 +192,33 @@ def run(
         byte_ns=given.byte_ns,
         start_ns=given.start_ns,
         propagation_ns=given.propagation_ns,
-        head=head,
-        records=records,
+        windows=controls.starts,
+        head=fabric.head,
+        records=fabric.records,
+        ports=fabric.ports,
+        feedback=fabric.feedback,
+        rates=fabric.rates,
         mtu_bytes=given.mtu_bytes,
         seed=given.seed,
         discipline=given.discipline,
         balancing=given.balancing,
+        recovery=given.recovery,
+        control_kind=int(controls.kind),
         period_ns=given.period_ns,
+        lead_ns=given.lead_ns,
         limit_ns=given.limit_ns,
         bucket_ns=given.bucket_ns,
         slot_ns=given.slot_ns,
-        ifindex=ifindex,
+        rate_stride=fabric.rate_stride,
+        rto_ns=given.rto_ns,
+        reorder_ns=given.reorder_ns,
+        probe_ns=given.probe_ns,
+        tail_probe_ns=given.tail_probe_ns,
+        epoch_ns=given.epoch_ns,
+        dilation=given.dilation,
+        controls=controls.objects,
+        calls_on_sent=controls.calls_on_sent,
+        ifindex=fabric.ifindex,
         sockets=given.sockets,
         progress_fd=progress_fd,
         trace_fd=trace_fd,

@@ -1,5 +1,7 @@
 """The C extension: see __init__.py for what the arguments mean."""
 
+from typing import Any
+
 from testbed.engine import EngineOutput
 
 def run(
@@ -8,16 +10,32 @@ def run(
     byte_ns: bytes,
     start_ns: bytes,
     propagation_ns: bytes,
+    windows: bytes,
     head: memoryview,
     records: memoryview,
+    ports: memoryview,
+    feedback: memoryview,
+    rates: memoryview,
     mtu_bytes: int,
     seed: int,
     discipline: int,
     balancing: int,
+    recovery: int,
+    control_kind: int,
     period_ns: int,
+    lead_ns: int,
     limit_ns: int,
     bucket_ns: int,
     slot_ns: int,
+    rate_stride: int,
+    rto_ns: int,
+    reorder_ns: int,
+    probe_ns: int,
+    tail_probe_ns: int,
+    epoch_ns: int,
+    dilation: float,
+    controls: list[Any] | None,
+    calls_on_sent: bool,
     ifindex: int,
     sockets: int,
     progress_fd: int,

@@ -1,54 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The engine: one process that sends for all hosts, and measures.
  *
- * It wakes once a period, offers every NIC what will leave it in the period after the next one, and reads
- * what the fabric recorded since. Frames carry the time at which they are ready, so that nothing depends
- * on when exactly the engine wakes: it is only ever early.
+ * It wakes once a period, a little before the period that it is about to act for, offers every NIC what
+ * leaves it in that period, and reads what the fabric recorded since. Frames carry the time at which they are
+ * ready, so that nothing depends on when exactly the engine wakes: it is only ever early.
+ *
+ * The fabric notes an ACK when it enters the last link to its host, and so the engine knows of every ACK of
+ * a period before it begins, if no such link is shorter than the period and the lead together: each host's
+ * ACKs and packets then take effect in their order, to the nanosecond (a conservative lookahead, as in
+ * parallel simulation). Where a link is shorter, an ACK takes effect up to a period late.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <errno.h>
+#include <stdbool.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "control.h"
 #include "entropy.h"
 #include "fabric.h"
+#include "frame.h"
 #include "inject.h"
 #include "measure.h"
 #include "sender.h"
+#include "transport.h"
+#include "wire_time.h"
 
 #define SECOND_NS      1000000000ULL
 #define PROGRESS_STEPS 50
 #define MAX_SOCKETS    64
 
+/* A feedback that has been read and not yet acted on. */
+struct pending {
+	struct feedback feedback;
+	uint32_t next; /* of the same host; 0 is none */
+};
+
+struct queue {
+	uint32_t head, tail;
+};
+
+#define PENDING_CAPACITY (4u * FEEDBACK_CAPACITY)
+
 struct engine {
 	/* From Python. */
-	Py_buffer flows, byte_ns, start_ns, propagation_ns, head, records;
+	Py_buffer flows, byte_ns, start_ns, propagation_ns, windows, head, records, ports, feedback, rates;
 	uint32_t host_count, port_count, mtu_bytes, seed;
 	enum discipline discipline;
 	enum balancing balancing;
-	uint64_t period_ns, limit_ns, bucket_ns, slot_ns;
+	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rate_stride;
+	double dilation;
 	int ifindex, sockets, progress_fd, trace_fd;
 	/* Its own. */
 	uint64_t epoch_ns; /* the common start */
 	uint64_t expected_packets, sent_packets, packet_hops, last_far_end_ns;
 	uint64_t delivered_before;
+	uint64_t time_ns; /* of what is being acted on */
+	uint64_t heard; /* ACKs and NACKs */
+	uint32_t flow_count, done_flows;
+	uint32_t turn; /* of the flows whose timers are looked at */
 	struct sender *senders;
-	struct sender_flow *flow_storage;
+	struct flow_state *flow_storage;
+	uint32_t *list_storage;
 	struct heap_entry *heap_storage;
+	uint32_t *flow_of; /* host_count x host_count: its place in flow_storage */
+	struct transport transport;
+	struct controls controls;
+	struct pending *pending;
+	uint32_t pending_free, pending_used;
+	struct queue *arriving; /* one a host */
 	struct inject *inject;
 	struct measure measure;
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
-}
 
 static void sleep_until(uint64_t when_ns)
 {
@@ -64,31 +90,208 @@ static struct record_head *head(const struct engine *engine)
 	return engine->head.buf;
 }
 
+static bool has_transport(const struct engine *engine)
+{
+	return engine->transport.recovery != RECOVERY_NONE;
+}
+
+/* ---- congestion control ---- */
+
+static size_t index_of(const struct engine *engine, const struct flow_state *flow)
+{
+	return (size_t)(flow - engine->flow_storage);
+}
+
+/* Puts a control's answer in force. -1 if it was an exception. */
+static int govern(struct engine *engine, struct flow_state *flow, double answer)
+{
+	if (answer == -1)
+		return -1;
+	if (engine->controls.kind == CONTROL_WINDOW) {
+		/* Below one packet nothing could ever be sent. */
+		flow->window_bytes = answer < engine->mtu_bytes ? engine->mtu_bytes :
+				     answer > 1e15	      ? (int64_t)1e15 :
+								(int64_t)answer;
+	} else {
+		const uint64_t *byte_ns = engine->byte_ns.buf;
+		double line_bps = 8e9 * engine->dilation * 4294967296.0 / (double)byte_ns[flow->flow->source];
+		double share = answer / line_bps * (double)RATE_ONE;
+		struct rate_table *table = (void *)((char *)engine->rates.buf +
+						    flow->flow->source * engine->rate_stride);
+
+		flow->steps = share < 1 ? 1 : share >= (double)RATE_ONE ? UINT32_MAX : (uint32_t)share;
+		table->half[table->active & 1].steps[flow->flow->destination] = flow->steps;
+		flow->gap_ns = (uint64_t)((double)wire_time_ns(engine->mtu_bytes, byte_ns[flow->flow->source]) *
+					  (double)RATE_ONE / flow->steps);
+	}
+	return 0;
+}
+
+static int on_loss(void *context, struct flow_state *flow, uint32_t bytes)
+{
+	struct engine *engine = context;
+
+	if (engine->controls.kind == CONTROL_NONE)
+		return 0;
+	return govern(engine, flow,
+		      control_on_timeout(&engine->controls, index_of(engine, flow), flow, engine->time_ns,
+					 bytes));
+}
+
 /* ---- one wake ---- */
 
-static int send_until(struct engine *engine, uint64_t horizon_ns)
+/* Acts on an ACK or NACK at the time of its arrival, or at begin_ns if that has passed. */
+static int hear(struct engine *engine, const struct feedback *heard, uint64_t begin_ns)
 {
-	for (uint32_t host = 0; host < engine->host_count; host++) {
-		struct sender *sender = &engine->senders[host];
-		/* Neighbours share a socket: a batch ends where the socket changes. */
-		int socket = (int)(host * (uint32_t)engine->sockets / engine->host_count);
+	uint32_t place = engine->flow_of[heard->source * engine->host_count + heard->destination];
+	struct flow_state *flow = &engine->flow_storage[place];
+	struct news news;
 
-		while (sender_next_ns(sender) < horizon_ns) {
-			struct packet packet;
+	engine->time_ns = heard->arrival_ns > begin_ns ? heard->arrival_ns : begin_ns;
+	if (heard->kind == TRANSPORT_NACK) {
+		news = transport_nack(&engine->transport, flow, heard);
+		if (!news.lost)
+			return 0;
+		if (engine->controls.kind != CONTROL_NONE &&
+		    govern(engine, flow,
+			   control_on_nack(&engine->controls, place, flow, heard->arrival_ns, &news)))
+			return -1;
+		transport_nack_done(&engine->transport, flow, heard);
+	} else {
+		bool before = flow->done;
 
-			sender_take(sender, &packet);
-			if (inject_packet(engine->inject, socket, &packet,
-					  entropy_value(engine->balancing, engine->seed, packet.source,
-							packet.destination, packet.psn))) {
-				PyErr_SetFromErrno(PyExc_OSError);
+		news = transport_ack(&engine->transport, flow, heard);
+		if (engine->controls.kind != CONTROL_NONE &&
+		    govern(engine, flow,
+			   control_on_ack(&engine->controls, place, flow, heard->arrival_ns, &news)))
+			return -1;
+		/* The control has heard of the queue by delay and marks: a loss by SACK is mended, not reported. */
+		if (engine->transport.recovery == RECOVERY_SACK)
+			transport_find_losses(&engine->transport, flow, engine->time_ns, false, NULL, NULL);
+		engine->done_flows += flow->done && !before;
+	}
+	sender_update(&engine->senders[heard->source], flow, engine->time_ns);
+	return 0;
+}
+
+/* One host from begin_ns up to horizon_ns: what it hears and what it sends, in their order. */
+static int run_host(struct engine *engine, uint32_t host, uint64_t begin_ns, uint64_t horizon_ns)
+{
+	struct sender *sender = &engine->senders[host];
+	struct queue *arriving = &engine->arriving[host];
+	/* Neighbours share a socket: a batch ends where the socket changes. */
+	int socket = (int)(host * (uint32_t)engine->sockets / engine->host_count);
+	const struct port *port = (const struct port *)engine->ports.buf + host;
+
+	/* The port has sent the NIC's own answers, too. */
+	if (port->clear_ns > sender->clear_ns + port->propagation_ns)
+		sender->clear_ns = port->clear_ns - port->propagation_ns;
+	for (;;) {
+		uint64_t next_ns = sender_next_ns(sender);
+		struct pending *heard = &engine->pending[arriving->head];
+		struct flow_state *flow;
+		struct packet packet;
+
+		if (arriving->head && heard->feedback.arrival_ns < horizon_ns &&
+		    heard->feedback.arrival_ns <= next_ns) {
+			uint32_t place = arriving->head;
+
+			if (hear(engine, &heard->feedback, begin_ns))
 				return -1;
+			arriving->head = heard->next;
+			heard->next = engine->pending_free;
+			engine->pending_free = place;
+			continue;
+		}
+		if (next_ns >= horizon_ns)
+			return 0;
+		flow = sender_take(sender, &engine->transport, &packet);
+		if (inject_packet(engine->inject, socket, &packet,
+				  entropy_value(engine->balancing, engine->seed, packet.source,
+						packet.destination, packet.number))) {
+			PyErr_SetFromErrno(PyExc_OSError);
+			return -1;
+		}
+		engine->sent_packets++;
+		if (engine->controls.kind != CONTROL_NONE) {
+			size_t index = index_of(engine, flow);
+
+			if (engine->controls.of[index].on_sent) {
+				double answer = control_on_sent(&engine->controls, index, flow, next_ns,
+								packet.wire_bytes);
+
+				if (answer != -2 && govern(engine, flow, answer))
+					return -1;
 			}
-			engine->sent_packets++;
 		}
 	}
+}
+
+/* Timeouts and probes, of one flow in TIMER_TURNS a wake. */
+#define TIMER_TURNS 8
+
+static int run_timers(struct engine *engine, uint64_t now)
+{
+	engine->time_ns = now;
+	for (uint32_t i = engine->turn++ % TIMER_TURNS; i < engine->flow_count; i += TIMER_TURNS) {
+		struct flow_state *flow = &engine->flow_storage[i];
+		uint32_t lost = flow->lost;
+
+		if (flow->done)
+			continue;
+		if (transport_find_losses(&engine->transport, flow, now, true, on_loss, engine))
+			return -1;
+		if (transport_probe(&engine->transport, flow, now) || flow->lost != lost)
+			sender_update(&engine->senders[flow->flow->source], flow, now);
+	}
+	return 0;
+}
+
+static int send_until(struct engine *engine, uint64_t begin_ns, uint64_t horizon_ns)
+{
+	if (has_transport(engine) && run_timers(engine, begin_ns))
+		return -1;
+	for (uint32_t host = 0; host < engine->host_count; host++)
+		if (run_host(engine, host, begin_ns, horizon_ns))
+			return -1;
 	if (inject_flush(engine->inject)) {
 		PyErr_SetFromErrno(PyExc_OSError);
 		return -1;
+	}
+	return 0;
+}
+
+/* Sorts what the fabric noted for the hosts, each host's in the order of arrival. */
+static int read_feedback(struct engine *engine)
+{
+	const struct feedback *ring = engine->feedback.buf;
+	uint64_t written = head(engine)->feedback_written;
+
+	if (written > FEEDBACK_CAPACITY) {
+		PyErr_Format(PyExc_RuntimeError, "the fabric noted %llu answers in one period, more than %u",
+			     (unsigned long long)written, FEEDBACK_CAPACITY);
+		return -1;
+	}
+	head(engine)->feedback_written = 0;
+	engine->heard += written;
+	for (uint64_t i = 0; i < written; i++) {
+		uint32_t place = engine->pending_free;
+		struct queue *arriving = &engine->arriving[ring[i].source];
+
+		if (place)
+			engine->pending_free = engine->pending[place].next;
+		else if (engine->pending_used < PENDING_CAPACITY)
+			place = engine->pending_used++;
+		else {
+			PyErr_SetString(PyExc_RuntimeError, "more answers are under way than the engine holds");
+			return -1;
+		}
+		engine->pending[place] = (struct pending){.feedback = ring[i]};
+		if (arriving->head)
+			engine->pending[arriving->tail].next = place;
+		else
+			arriving->head = place;
+		arriving->tail = place;
 	}
 	return 0;
 }
@@ -159,24 +362,38 @@ static void report_progress(struct engine *engine, uint64_t time_ns, uint64_t *r
 	(void)length;
 }
 
+/* Whether all is done that can be: acknowledged, or without a transport arrived or dropped; and nothing is left
+ * on the links that the next phase could meet.
+ */
+static bool is_complete(const struct engine *engine, uint64_t wake_ns)
+{
+	const struct record_head *noted = head(engine);
+
+	if (engine->last_far_end_ns >= wake_ns || noted->last_ns >= wake_ns || noted->feedback_written)
+		return false;
+	if (has_transport(engine))
+		return engine->done_flows == engine->flow_count;
+	return engine->sent_packets == engine->expected_packets;
+}
+
 static int drive(struct engine *engine)
 {
-	uint64_t wake_ns = engine->epoch_ns - engine->period_ns;
+	uint64_t wake_ns = engine->epoch_ns - engine->lead_ns;
 	uint64_t reported = 0;
 
 	if (!engine->expected_packets)
 		return 0;
 	for (;; wake_ns += engine->period_ns) {
+		uint64_t begin_ns = wake_ns + engine->lead_ns;
+
 		sleep_until(wake_ns);
-		if (send_until(engine, wake_ns + 2 * engine->period_ns) || read_records(engine))
+		if (read_feedback(engine) || send_until(engine, begin_ns, begin_ns + engine->period_ns) ||
+		    read_records(engine))
 			return -1;
 		report_progress(engine, wake_ns, &reported);
-		if (head(engine)->delivered_packets - engine->delivered_before >= engine->expected_packets)
+		if (is_complete(engine, wake_ns))
 			return 0;
-		/* All that was sent has arrived or was dropped: without recovery, waiting brings nothing. */
-		if (engine->sent_packets == engine->expected_packets && engine->last_far_end_ns < wake_ns)
-			return 0;
-		if (wake_ns - engine->epoch_ns > engine->limit_ns && wake_ns > engine->epoch_ns) {
+		if (wake_ns > engine->epoch_ns && wake_ns - engine->epoch_ns > engine->limit_ns) {
 			PyErr_Format(PyExc_TimeoutError,
 				     "%llu of %llu packets had arrived at the limit of virtual time",
 				     (unsigned long long)(head(engine)->delivered_packets -
@@ -189,36 +406,83 @@ static int drive(struct engine *engine)
 
 /* ---- set-up ---- */
 
+static int allocate(struct engine *engine, size_t count)
+{
+	engine->senders = calloc(engine->host_count, sizeof(*engine->senders));
+	engine->flow_storage = calloc(count + 1, sizeof(*engine->flow_storage));
+	engine->list_storage = calloc(count + 1, sizeof(*engine->list_storage));
+	engine->heap_storage = calloc(count + 1, sizeof(*engine->heap_storage));
+	engine->flow_of = calloc((size_t)engine->host_count * engine->host_count, sizeof(*engine->flow_of));
+	engine->arriving = calloc(engine->host_count, sizeof(*engine->arriving));
+	engine->pending = calloc(has_transport(engine) ? PENDING_CAPACITY : 1, sizeof(*engine->pending));
+	engine->pending_used = 1;
+	return engine->senders && engine->flow_storage && engine->list_storage && engine->heap_storage &&
+			       engine->flow_of && engine->arriving && engine->pending ?
+		       0 :
+		       -1;
+}
+
+static void prepare_flow(struct engine *engine, const struct flow *flow, size_t place, uint32_t of_host)
+{
+	const uint64_t *byte_ns = engine->byte_ns.buf, *start_ns = engine->start_ns.buf;
+	uint64_t wire_ns = wire_time_ns(engine->mtu_bytes, byte_ns[flow->source]);
+
+	engine->flow_of[flow->source * engine->host_count + flow->destination] = (uint32_t)place;
+	engine->flow_storage[place] = (struct flow_state){
+		.flow = flow,
+		.ready_ns = engine->epoch_ns + start_ns[flow->source] + flow->ready_ns,
+		.steps = flow->steps,
+		.mtu_bytes = engine->mtu_bytes,
+		.window_bytes = INT64_MAX / 2,
+		.first = engine->expected_packets,
+		/* Without a pace of its own a flow waits for the others of its host. */
+		.gap_ns = flow->steps ? (uint64_t)((double)wire_ns * (double)RATE_ONE / flow->steps) :
+					wire_ns * of_host,
+	};
+	engine->expected_packets += flow->packets;
+}
+
 static int prepare(struct engine *engine)
 {
 	const struct flow *flows = engine->flows.buf;
 	size_t count = (size_t)engine->flows.len / sizeof(*flows);
-	const uint64_t *byte_ns = engine->byte_ns.buf, *start_ns = engine->start_ns.buf;
-	size_t first = 0;
+	const uint64_t *byte_ns = engine->byte_ns.buf;
+	const double *windows = engine->windows.buf;
 
-	engine->senders = calloc(engine->host_count, sizeof(*engine->senders));
-	engine->flow_storage = calloc(count + 1, sizeof(*engine->flow_storage));
-	engine->heap_storage = calloc(count + 1, sizeof(*engine->heap_storage));
-	if (!engine->senders || !engine->flow_storage || !engine->heap_storage) {
+	if (allocate(engine, count)) {
 		PyErr_NoMemory();
 		return -1;
 	}
+	engine->flow_count = (uint32_t)count;
 	head(engine)->written = 0;
+	head(engine)->feedback_written = 0;
 	head(engine)->late_packets = 0;
+	head(engine)->last_ns = 0;
+	head(engine)->acks = head(engine)->nacks = 0;
 	engine->delivered_before = head(engine)->delivered_packets;
-	engine->epoch_ns = (now_ns() / SECOND_NS + 2) * SECOND_NS;
-	for (uint32_t host = 0; host < engine->host_count; host++) {
-		size_t last = first;
+	engine->controls.epoch_ns = engine->epoch_ns;
+	for (uint32_t host = 0, first = 0; host < engine->host_count; host++) {
+		uint32_t last = first;
 
-		for (; last < count && flows[last].source == host; last++)
-			engine->expected_packets += flows[last].packets;
-		sender_init(&engine->senders[host], engine->discipline, flows + first,
-			    (uint32_t)(last - first), engine->epoch_ns + start_ns[host], byte_ns[host],
-			    engine->mtu_bytes, engine->flow_storage + first, engine->heap_storage + first);
+		while (last < count && flows[last].source == host)
+			last++;
+		for (uint32_t i = first; i < last; i++) {
+			prepare_flow(engine, &flows[i], i, last - first);
+			if (engine->controls.kind != CONTROL_NONE &&
+			    govern(engine, &engine->flow_storage[i], windows[i]))
+				return -1;
+		}
+		sender_init(&engine->senders[host], engine->discipline, engine->flow_storage + first,
+			    last - first, byte_ns[host], engine->mtu_bytes, engine->list_storage + first,
+			    engine->heap_storage + first);
+		if (host + 1 == engine->host_count && last != count) {
+			PyErr_SetString(PyExc_ValueError, "flows must be sorted by source");
+			return -1;
+		}
 		first = last;
 	}
-	if (first != count) {
-		PyErr_SetString(PyExc_ValueError, "flows must be sorted by source");
+	if (transport_init(&engine->transport, engine->expected_packets)) {
+		PyErr_NoMemory();
 		return -1;
 	}
 	if (measure_init(&engine->measure, engine->port_count, engine->host_count, engine->propagation_ns.buf,
@@ -238,8 +502,10 @@ static int prepare(struct engine *engine)
 
 static void release(struct engine *engine)
 {
-	Py_buffer *buffers[] = {&engine->flows,          &engine->byte_ns, &engine->start_ns,
-				&engine->propagation_ns, &engine->head,    &engine->records};
+	Py_buffer *buffers[] = {
+		&engine->flows, &engine->byte_ns, &engine->start_ns, &engine->propagation_ns,
+		&engine->windows, &engine->head, &engine->records, &engine->ports,
+		&engine->feedback, &engine->rates};
 
 	for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++)
 		if (buffers[i]->obj)
@@ -248,30 +514,66 @@ static void release(struct engine *engine)
 		inject_close(engine->inject);
 	free(engine->senders);
 	free(engine->flow_storage);
+	free(engine->list_storage);
 	free(engine->heap_storage);
+	free(engine->flow_of);
+	free(engine->arriving);
+	free(engine->pending);
+	transport_free(&engine->transport);
+	controls_free(&engine->controls);
 	measure_free(&engine->measure);
 }
 
 /* ---- what Python sees ---- */
+
+struct flow_result { /* as testbed/engine/__init__.py lays it out */
+	uint64_t done_ns;
+	uint32_t retransmissions, nacks, timeouts, sack_losses, probes, reserved;
+};
+
+static PyObject *flow_results(const struct engine *engine)
+{
+	PyObject *bytes =
+		PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(engine->flow_count * sizeof(struct flow_result)));
+
+	for (uint32_t i = 0; bytes && i < engine->flow_count; i++) {
+		const struct flow_state *flow = &engine->flow_storage[i];
+
+		((struct flow_result *)PyBytes_AS_STRING(bytes))[i] = (struct flow_result){
+			.done_ns = flow->done_ns,
+			.retransmissions = flow->retransmissions,
+			.nacks = flow->nacks,
+			.timeouts = flow->timeouts,
+			.sack_losses = flow->sack_losses,
+			.probes = flow->probes,
+		};
+	}
+	return bytes;
+}
 
 static PyObject *results(struct engine *engine)
 {
 	const struct measure *measure = &engine->measure;
 	size_t cells = (size_t)measure->port_count * MEASURE_BUCKETS;
 	uint64_t *deepest = malloc(measure->port_count * sizeof(*deepest));
-	PyObject *dict;
+	PyObject *dict, *flows = flow_results(engine);
 
-	if (!deepest)
+	if (!deepest || !flows) {
+		free(deepest);
+		Py_XDECREF(flows);
 		return PyErr_NoMemory();
+	}
 	for (uint32_t port = 0; port < measure->port_count; port++)
 		deepest[port] = measure->ports[port].max_queue_bytes;
 	dict = Py_BuildValue(
-		"{s:K,s:K,s:K,s:K,s:K,s:K,s:y#,s:y#,s:y#}", "epoch_ns", (unsigned long long)engine->epoch_ns,
-		"sent_packets", (unsigned long long)engine->sent_packets, "packet_hops",
+		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#}", "epoch_ns",
+		(unsigned long long)engine->epoch_ns, "sent_packets",
+		(unsigned long long)engine->sent_packets, "packet_hops",
 		(unsigned long long)engine->packet_hops, "late_packets",
-		(unsigned long long)head(engine)->late_packets, "total_queue_max_bytes",
-		(unsigned long long)measure->max_total_bytes, "bucket_ns",
-		(unsigned long long)measure->bucket_ns, "port_queue_max_bytes", deepest,
+		(unsigned long long)head(engine)->late_packets, "acks",
+		(unsigned long long)head(engine)->acks, "nacks", (unsigned long long)head(engine)->nacks,
+		"heard", (unsigned long long)engine->heard, "total_queue_max_bytes", (unsigned long long)measure->max_total_bytes, "bucket_ns",
+		(unsigned long long)measure->bucket_ns, "flow_results", flows, "port_queue_max_bytes", deepest,
 		(Py_ssize_t)(measure->port_count * sizeof(*deepest)), "series_queue_bytes",
 		measure->series_queue_bytes, (Py_ssize_t)(cells * sizeof(*measure->series_queue_bytes)),
 		"series_sent_bytes", measure->series_sent_bytes,
@@ -280,38 +582,68 @@ static PyObject *results(struct engine *engine)
 	return dict;
 }
 
+static bool is_sound(const struct engine *engine)
+{
+	const struct engine *e = engine;
+	size_t flow_count = (size_t)e->flows.len / sizeof(struct flow);
+
+	return e->start_ns.len == e->byte_ns.len &&
+	       e->records.len >= (Py_ssize_t)(RECORD_CAPACITY * sizeof(struct record)) &&
+	       e->feedback.len >= (Py_ssize_t)(FEEDBACK_CAPACITY * sizeof(struct feedback)) &&
+	       e->head.len >= (Py_ssize_t)sizeof(struct record_head) &&
+	       e->ports.len >= (Py_ssize_t)(e->port_count * sizeof(struct port)) &&
+	       e->rate_stride >= sizeof(struct rate_table) &&
+	       e->rates.len >= (Py_ssize_t)(e->host_count * e->rate_stride) && e->sockets >= 1 &&
+	       e->sockets <= MAX_SOCKETS && e->period_ns && e->bucket_ns && e->slot_ns && e->dilation > 0 &&
+	       (e->controls.kind == CONTROL_NONE ||
+		(e->windows.len == (Py_ssize_t)(flow_count * sizeof(double)) &&
+		 e->controls.count == flow_count && has_transport(e)));
+}
+
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {"flows",       "byte_ns",   "start_ns",  "propagation_ns",
-				"head",        "records",   "mtu_bytes", "seed",
-				"discipline",  "balancing", "period_ns", "limit_ns",
-				"bucket_ns",   "slot_ns",   "ifindex",   "sockets",
-				"progress_fd", "trace_fd",  NULL};
+	static char *names[] = {
+		"flows",    "byte_ns",    "start_ns",  "propagation_ns", "windows",	"head",
+		"records",  "ports",	  "feedback",  "rates",		 "mtu_bytes",	"seed",
+		"discipline", "balancing", "recovery", "control_kind",	 "period_ns",	"lead_ns",
+		"limit_ns", "bucket_ns",  "slot_ns",   "rate_stride",	 "rto_ns",	"reorder_ns",
+		"probe_ns", "tail_probe_ns", "epoch_ns", "dilation",	  "controls",  "calls_on_sent", "ifindex",	 "sockets",	"progress_fd",
+		"trace_fd", NULL};
 	struct engine engine = {0};
-	unsigned long long period_ns, limit_ns, bucket_ns, slot_ns;
-	PyObject *dict = NULL;
-	int discipline, balancing;
+	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rate_stride, rto_ns, reorder_ns,
+		probe_ns, tail_probe_ns, epoch_ns;
+	PyObject *dict = NULL, *controls;
+	int discipline, balancing, recovery, kind, calls_on_sent;
 
 	(void)self;
-	if (!PyArg_ParseTupleAndKeywords(args, keywords, "y*y*y*y*y*y*IIiiKKKKiiii", names, &engine.flows,
-					 &engine.byte_ns, &engine.start_ns, &engine.propagation_ns,
-					 &engine.head, &engine.records, &engine.mtu_bytes, &engine.seed,
-					 &discipline, &balancing, &period_ns, &limit_ns, &bucket_ns, &slot_ns,
-					 &engine.ifindex, &engine.sockets, &engine.progress_fd,
-					 &engine.trace_fd))
+	if (!PyArg_ParseTupleAndKeywords(
+		    args, keywords, "y*y*y*y*y*y*y*y*y*w*IIiiiiKKKKKKKKKKKdOpiiii", names, &engine.flows,
+		    &engine.byte_ns, &engine.start_ns, &engine.propagation_ns, &engine.windows, &engine.head,
+		    &engine.records, &engine.ports, &engine.feedback, &engine.rates, &engine.mtu_bytes,
+		    &engine.seed, &discipline, &balancing, &recovery, &kind, &period_ns, &lead_ns, &limit_ns,
+		    &bucket_ns, &slot_ns, &rate_stride, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns, &epoch_ns, &engine.dilation,
+		    &controls, &calls_on_sent, &engine.ifindex, &engine.sockets, &engine.progress_fd, &engine.trace_fd))
 		goto out;
 	engine.discipline = (enum discipline)discipline;
 	engine.balancing = (enum balancing)balancing;
+	engine.transport = (struct transport){.recovery = (enum loss_recovery)recovery,
+					      .rto_ns = rto_ns,
+					      .reorder_ns = reorder_ns,
+					      .probe_ns = probe_ns,
+					      .tail_probe_ns = tail_probe_ns};
 	engine.period_ns = period_ns;
+	engine.epoch_ns = epoch_ns;
+	engine.lead_ns = lead_ns;
 	engine.limit_ns = limit_ns;
 	engine.bucket_ns = bucket_ns;
 	engine.slot_ns = slot_ns;
+	engine.rate_stride = rate_stride;
 	engine.host_count = (uint32_t)(engine.byte_ns.len / (Py_ssize_t)sizeof(uint64_t));
 	engine.port_count = (uint32_t)(engine.propagation_ns.len / (Py_ssize_t)sizeof(uint32_t));
-	if (engine.start_ns.len != engine.byte_ns.len ||
-	    engine.records.len < (Py_ssize_t)(RECORD_CAPACITY * sizeof(struct record)) ||
-	    engine.head.len < (Py_ssize_t)sizeof(struct record_head) || engine.sockets < 1 ||
-	    engine.sockets > MAX_SOCKETS || !period_ns || !bucket_ns || !slot_ns) {
+	if (controls_init(&engine.controls, (enum control_kind)kind, engine.dilation, controls,
+			  calls_on_sent))
+		goto out;
+	if (!is_sound(&engine)) {
 		PyErr_SetString(PyExc_ValueError, "an argument has the wrong size or is out of range");
 		goto out;
 	}

@@ -61,6 +61,7 @@ struct inject *inject_open(int ifindex, int sockets)
 		ether->h_proto = htons(ETH_P_IP);
 		ip->version = 4;
 		ip->ihl = 5;
+		ip->tos = TOS_DATA;
 		ip->ttl = TIME_TO_LIVE;
 		ip->protocol = IPPROTO_UDP;
 		udp->dest = htons(FRAME_UDP_PORT);
@@ -111,7 +112,11 @@ int inject_packet(struct inject *inject, int socket, const struct packet *packet
 	uint8_t *frame;
 	struct iphdr *ip;
 	struct udphdr *udp;
-	struct transport transport = {.ready_ns = packet->ready_ns, .magic = FRAME_MAGIC};
+	struct transport_header transport = {.ready_ns = packet->ready_ns,
+					      .magic = FRAME_MAGIC,
+					      .kind = TRANSPORT_DATA,
+					      .flags = packet->flags,
+					      .copy = packet->copy};
 	uint32_t psn = htonl(packet->psn);
 	uint16_t ip_bytes = (uint16_t)(packet->wire_bytes - sizeof(struct ethhdr));
 

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sender.h"
 
-#include <stdbool.h>
+#include <stddef.h>
 
 #include "wire_time.h"
 
-static uint32_t next_bytes(const struct sender *sender, const struct sender_flow *flow)
+/* Departure of the flow's next packet by the NIC's clock, which `clock` is moved over. */
+static uint64_t depart(const struct sender *sender, const struct flow_state *flow, struct edt_flow *clock)
 {
-	return flow->sent + 1 == flow->flow->packets ? flow->flow->last_bytes : sender->mtu_bytes;
+	uint64_t wire_ns = wire_time_ns(flow_next_bytes(flow), sender->byte_ns);
+
+	return edt_depart(clock, flow->ready_ns, wire_ns, flow->steps);
 }
 
-/* Moves the flow's clock over its next packet, as the NIC will. */
-static void foresee(const struct sender *sender, struct sender_flow *flow)
+static uint64_t foresee(const struct sender *sender, const struct flow_state *flow)
 {
-	uint64_t wire_ns = wire_time_ns(next_bytes(sender, flow), sender->byte_ns);
+	struct edt_flow clock = flow->clock;
 
-	flow->next_ns = edt_depart(&flow->clock, flow->ready_ns, wire_ns, flow->flow->steps);
+	return depart(sender, flow, &clock);
 }
 
 /* ---- heap of paced flows ---- */
@@ -25,6 +27,12 @@ static int earlier(struct heap_entry a, struct heap_entry b)
 	return a.next_ns != b.next_ns ? a.next_ns < b.next_ns : a.flow < b.flow;
 }
 
+static void place(struct sender *sender, uint32_t i, struct heap_entry entry)
+{
+	sender->heap[i] = entry;
+	sender->flows[entry.flow].place = i;
+}
+
 static void sift_down(struct sender *sender, uint32_t i)
 {
 	struct heap_entry *heap = sender->heap, moving = heap[i];
@@ -32,91 +40,161 @@ static void sift_down(struct sender *sender, uint32_t i)
 	for (;;) {
 		uint32_t child = 2 * i + 1;
 
-		if (child >= sender->active)
+		if (child >= sender->waiting)
 			break;
-		if (child + 1 < sender->active && earlier(heap[child + 1], heap[child]))
+		if (child + 1 < sender->waiting && earlier(heap[child + 1], heap[child]))
 			child++;
 		if (!earlier(heap[child], moving))
 			break;
-		heap[i] = heap[child];
+		place(sender, i, heap[child]);
 		i = child;
 	}
-	heap[i] = moving;
+	place(sender, i, moving);
 }
 
-void sender_init(struct sender *sender, enum discipline discipline, const struct flow *flows, uint32_t count,
-		 uint64_t start_ns, uint64_t byte_ns, uint32_t mtu_bytes, struct sender_flow *flow_storage,
-		 struct heap_entry *heap_storage)
+static void sift_up(struct sender *sender, uint32_t i)
+{
+	struct heap_entry moving = sender->heap[i];
+
+	for (; i && earlier(moving, sender->heap[(i - 1) / 2]); i = (i - 1) / 2)
+		place(sender, i, sender->heap[(i - 1) / 2]);
+	place(sender, i, moving);
+}
+
+static void heap_remove_first(struct sender *sender)
+{
+	if (--sender->waiting) {
+		sender->heap[0] = sender->heap[sender->waiting];
+		sift_down(sender, 0);
+	}
+}
+
+/* ---- both disciplines ---- */
+
+static uint32_t index_of(const struct sender *sender, const struct flow_state *flow)
+{
+	return (uint32_t)(flow - sender->flows);
+}
+
+static void append(struct sender *sender, uint32_t index)
+{
+	uint32_t at = sender->first + sender->waiting++;
+
+	sender->list[at < sender->count ? at : at - sender->count] = index;
+}
+
+static void enter(struct sender *sender, struct flow_state *flow, uint64_t now_ns)
+{
+	flow->waiting = true;
+	if (now_ns > flow->ready_ns)
+		flow->ready_ns = now_ns;
+	if (sender->discipline == ROUND_ROBIN) {
+		append(sender, index_of(sender, flow));
+		return;
+	}
+	sender->heap[sender->waiting] =
+		(struct heap_entry){.next_ns = foresee(sender, flow), .flow = index_of(sender, flow)};
+	sift_up(sender, sender->waiting++);
+}
+
+void sender_init(struct sender *sender, enum discipline discipline, struct flow_state *flows, uint32_t count,
+		 uint64_t byte_ns, uint32_t mtu_bytes, uint32_t *list_storage, struct heap_entry *heap_storage)
 {
 	*sender = (struct sender){
 		.discipline = discipline,
 		.byte_ns = byte_ns,
 		.mtu_bytes = mtu_bytes,
-		.flows = flow_storage,
-		.active = count,
-		.previous = count ? count - 1 : 0,
+		.count = count,
+		.flows = flows,
+		.list = list_storage,
 		.heap = heap_storage,
 	};
-	for (uint32_t i = 0; i < count; i++) {
-		flow_storage[i] = (struct sender_flow){
-			.flow = &flows[i],
-			.ready_ns = start_ns + flows[i].ready_ns,
-			.next = (i + 1) % count,
-		};
-		foresee(sender, &flow_storage[i]);
-		heap_storage[i] = (struct heap_entry){.next_ns = flow_storage[i].next_ns, .flow = i};
+	for (uint32_t i = 0; i < count; i++)
+		if (flow_may_send(&flows[i]))
+			enter(sender, &flows[i], 0);
+}
+
+void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_ns)
+{
+	struct heap_entry *entry;
+
+	if (!flow->waiting) {
+		if (flow_may_send(flow))
+			enter(sender, flow, now_ns);
+		return;
 	}
-	if (discipline == PACED)
-		for (uint32_t i = count / 2; i-- > 0;)
-			sift_down(sender, i);
+	if (sender->discipline == ROUND_ROBIN || !flow_may_send(flow))
+		return; /* what may no longer send leaves when its turn comes */
+	entry = &sender->heap[flow->place];
+	entry->next_ns = foresee(sender, flow);
+	sift_up(sender, flow->place);
+	sift_down(sender, flow->place);
 }
 
-static struct sender_flow *next_flow(const struct sender *sender)
+/* The flow whose turn it is, NULL if there is none. */
+static struct flow_state *next_flow(struct sender *sender)
 {
-	return &sender->flows[sender->discipline == PACED ? sender->heap[0].flow : sender->turn];
+	while (sender->waiting) {
+		struct flow_state *flow =
+			&sender->flows[sender->discipline == PACED ? sender->heap[0].flow :
+								      sender->list[sender->first]];
+
+		if (flow_may_send(flow))
+			return flow;
+		flow->waiting = false;
+		if (sender->discipline == PACED) {
+			heap_remove_first(sender);
+		} else {
+			sender->waiting--;
+			sender->first = sender->first + 1 == sender->count ? 0 : sender->first + 1;
+		}
+	}
+	return NULL;
 }
 
-uint64_t sender_next_ns(const struct sender *sender)
+uint64_t sender_next_ns(struct sender *sender)
 {
+	const struct flow_state *flow = next_flow(sender);
 	uint64_t next_ns;
 
-	if (!sender->active)
+	if (!flow)
 		return UINT64_MAX;
-	next_ns = sender->discipline == PACED ? sender->heap[0].next_ns : sender->flows[sender->turn].next_ns;
+	next_ns = sender->discipline == PACED ? sender->heap[0].next_ns : flow->ready_ns;
 	return next_ns > sender->clear_ns ? next_ns : sender->clear_ns;
 }
 
-void sender_take(struct sender *sender, struct packet *packet)
+struct flow_state *sender_take(struct sender *sender, struct transport *transport,
+			       struct packet *packet)
 {
-	struct sender_flow *flow = next_flow(sender);
-	uint32_t bytes = next_bytes(sender, flow);
-	bool last;
+	uint64_t start_ns = sender_next_ns(sender);
+	struct flow_state *flow = next_flow(sender);
 
-	*packet = (struct packet){
-		.source = flow->flow->source,
-		.destination = flow->flow->destination,
-		.psn = flow->sent,
-		.wire_bytes = bytes,
-		.ready_ns = flow->ready_ns,
-	};
-	sender->clear_ns = sender_next_ns(sender) + wire_time_ns(bytes, sender->byte_ns);
-	last = ++flow->sent == flow->flow->packets;
-	if (!last)
-		foresee(sender, flow);
+	packet->wire_bytes = flow_next_bytes(flow);
+	packet->source = flow->flow->source;
+	packet->destination = flow->flow->destination;
+	/* A paced packet is ready when its flow was, and the NIC's clock says when it leaves. */
+	packet->ready_ns = sender->discipline == PACED ? flow->ready_ns : start_ns;
+	packet->number = flow->transmissions++;
+	if (sender->discipline == PACED)
+		depart(sender, flow, &flow->clock);
+	sender->clear_ns = start_ns + wire_time_ns(packet->wire_bytes, sender->byte_ns);
+	packet->psn = transport_send(transport, flow, start_ns, &packet->flags, &packet->copy);
 
 	if (sender->discipline == PACED) {
-		sender->heap[0].next_ns = flow->next_ns;
-		if (last)
-			sender->heap[0] = sender->heap[--sender->active];
-		if (sender->active)
+		if (flow_may_send(flow)) {
+			sender->heap[0].next_ns = foresee(sender, flow);
 			sift_down(sender, 0);
-		return;
+		} else {
+			flow->waiting = false;
+			heap_remove_first(sender);
+		}
+		return flow;
 	}
-	if (last) {
-		sender->flows[sender->previous].next = flow->next;
-		sender->active--;
-	} else {
-		sender->previous = sender->turn;
-	}
-	sender->turn = flow->next;
+	sender->waiting--;
+	sender->first = sender->first + 1 == sender->count ? 0 : sender->first + 1;
+	if (flow_may_send(flow))
+		append(sender, index_of(sender, flow));
+	else
+		flow->waiting = false;
+	return flow;
 }

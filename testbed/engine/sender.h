@@ -3,30 +3,15 @@
 #ifndef INCASTFREE_SENDER_H
 #define INCASTFREE_SENDER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "edt.h"
+#include "transport.h"
 
 enum discipline {
-	ROUND_ROBIN, /* one packet a turn of every unfinished flow; the port alone sets the pace */
+	ROUND_ROBIN, /* one packet a turn of every flow that may send; the port alone sets the pace */
 	PACED, /* earliest departure first, by the NIC's own clocks */
-};
-
-struct flow { /* as Python lays them out: see testbed/engine/__init__.py */
-	uint32_t source, destination;
-	uint64_t ready_ns; /* earliest departure, after the sender's start */
-	uint32_t packets;
-	uint32_t last_bytes; /* wire bytes of the last packet; the others have the MTU */
-	uint32_t steps; /* of the line rate, as in the NIC's rate table; 0: not paced */
-	uint32_t reserved;
-};
-
-struct sender_flow {
-	const struct flow *flow;
-	struct edt_flow clock; /* the NIC's, as it will be after the next packet */
-	uint64_t ready_ns, next_ns; /* ready_ns as kernel time; departure of the next packet */
-	uint32_t sent; /* packets */
-	uint32_t next; /* round robin: the flow after this one */
 };
 
 struct heap_entry { /* the key lies in the heap: a look at the flows would miss the cache at every level */
@@ -39,24 +24,32 @@ struct sender {
 	uint64_t byte_ns; /* of the host's port */
 	uint64_t clear_ns; /* when its port will have serialised all that was sent */
 	uint32_t mtu_bytes;
-	struct sender_flow *flows;
-	uint32_t active; /* flows that have packets left */
-	uint32_t turn, previous; /* round robin */
-	struct heap_entry *heap; /* paced: flows by next_ns, then by their order */
+	uint32_t count; /* flows */
+	uint32_t waiting; /* of them in the list or heap */
+	struct flow_state *flows;
+	uint32_t *list; /* round robin: a ring of count entries, in the order of their turns */
+	uint32_t first; /* of it */
+	struct heap_entry *heap; /* paced: by next_ns, then by the order of the flows */
 };
 
 struct packet {
 	uint32_t source, destination, psn, wire_bytes;
+	uint32_t number; /* of the flow's transmissions so far: the PSN, as long as nothing is sent again */
 	uint64_t ready_ns;
+	uint8_t flags, copy; /* of its transport header */
 };
 
-/* flows: count of them, all of one source, in round-robin order. storage for count entries each. */
-void sender_init(struct sender *sender, enum discipline discipline, const struct flow *flows, uint32_t count,
-		 uint64_t start_ns, uint64_t byte_ns, uint32_t mtu_bytes, struct sender_flow *flow_storage,
-		 struct heap_entry *heap_storage);
-/* When the next packet starts into the port, UINT64_MAX if there is none. */
-uint64_t sender_next_ns(const struct sender *sender);
-/* Takes that packet. */
-void sender_take(struct sender *sender, struct packet *packet);
+/* flows: count of them, all of one source, in round-robin order, with ready_ns set. storage for count
+ * entries each.
+ */
+void sender_init(struct sender *sender, enum discipline discipline, struct flow_state *flows, uint32_t count,
+		 uint64_t byte_ns, uint32_t mtu_bytes, uint32_t *list_storage, struct heap_entry *heap_storage);
+/* When the next packet starts into the port, UINT64_MAX if none may be sent. */
+uint64_t sender_next_ns(struct sender *sender);
+/* Takes that packet, and returns its flow. */
+struct flow_state *sender_take(struct sender *sender, struct transport *transport,
+			       struct packet *packet);
+/* A flow may have got something to send, or a window, or another rate, at now_ns. */
+void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_ns);
 
 #endif

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -27,19 +28,37 @@ _MAX_ROUTES: Final = 1 << 19
 _MAX_MEMBERS: Final = 1 << 16
 _ROUTE_WAYS_SHIFT: Final = 20
 _BYTE_NS_ONE: Final = 1 << 32
-_PORT: Final = struct.Struct("<QQQIIIIQQQ")
+_ARRIVAL_CAPACITY: Final = 1 << 20
+_MOST_ARRIVAL_SLOTS: Final = 1024
+_MTU_BYTES: Final = 4096
+_PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIII8x")
+"""struct port of ebpf/include/fabric.h."""
+_CONTROL_COUNT, _MARKS, _DROPS, _TRIMS, _LOST, _FOREIGN = 14, 15, 18, 19, 20, 23
+"""Places of its counters."""
+_RECEIVE: Final = struct.Struct("<QQQIIIIIIIIQ")
+"""struct receive."""
 _WORD: Final = struct.Struct("<I")
-_RECEIVE_BYTES: Final = 32
-_RECORD_BYTES: Final = 32
-_HEAD_BYTES: Final = 32
+_NOTHING_COUNTED: Final = (0,) * 16
+_FAILURE: Final = struct.Struct("<QQ")
+_FAILURE_OFFSET: Final = 80
+_HEAD_BYTES: Final = 64
 
 
 class KernelFabric:
     """The fabric of one network, in this process's network namespace. Times are dilated."""
 
     def __init__(
-        self, net: FabricNet, wiring: Wiring, *, dilation: Fraction, path_salt: int, queue_bytes: int, tracing: bool
+        self,
+        net: FabricNet,
+        wiring: Wiring,
+        *,
+        dilation: Fraction,
+        path_salt: int,
+        queue_bytes: int,
+        tracing: bool,
+        constants: Mapping[str, int],
     ) -> None:
+        """``constants``: those of ebpf/fabric/state.h that say what queues, links and receivers do."""
         groups = [port for route in _groups(wiring) for port in route]
         if len(wiring.switches) * len(wiring.hosts) > _MAX_ROUTES or len(groups) > _MAX_MEMBERS:
             raise CannotRunError("the topology has too many routes for the kernel fabric: use fewer hosts or switches")
@@ -56,17 +75,24 @@ class KernelFabric:
         fabric.set_constant("host_count", struct.pack("<I", hosts))
         fabric.set_constant("trunk", struct.pack("<I", not net.pairs))
         fabric.set_constant("tracing", struct.pack("<I", tracing))
+        slots = min(_arrival_slots(wiring, queue_bytes), 1 << (_ARRIVAL_CAPACITY // len(wiring.ports)).bit_length() - 1)
+        fabric.set_constant("arrival_slots", _WORD.pack(slots))
+        for name, value in constants.items():
+            fabric.set_constant(name, _WORD.pack(value))
         fabric.load()
 
         data = fabric.map(".bss").map_memory()
         at = fabric.globals_of(".bss")
-        self._ports = data[at["ports"][0] :][: _PORT.size * len(wiring.ports)]
+        self.ports = data[at["ports"][0] :][: _PORT.size * len(wiring.ports)]
         self.records = data[at["records"][0] :][: at["records"][1]]
         self.head = data[at["record_head"][0] :][:_HEAD_BYTES]
+        self.feedback = data[at["feedback"][0] :][: at["feedback"][1]]
+        self._received = data[at["received"][0] :][: at["received"][1]]
         self.receives = fabric.map("receives").map_memory()
         self._edt_flows = fabric.map("edt_flows").map_memory()
         tables = fabric.map("rate_tables")
-        memory = tables.map_memory()
+        memory = self.rate_memory = tables.map_memory()
+        self.rate_stride_bytes = tables.stride_bytes
         self.rate_tables = [RateTable(memory[host * tables.stride_bytes :]) for host in range(hosts)]
 
         self._fill_ports(dilation, queue_bytes, path_salt)
@@ -74,13 +100,37 @@ class KernelFabric:
         self._attach(net)
 
     def port_counters(self) -> list[dict[str, int]]:
-        """Drops and foreign packets of every port."""
-        return [{"drops": values[7], "foreign": values[8]} for values in _PORT.iter_unpack(self._ports)]
+        """What each port counted, by the names of struct port."""
+        return [
+            {
+                "control": values[_CONTROL_COUNT],
+                "marks": values[_MARKS],
+                "drops": values[_DROPS],
+                "trims": values[_TRIMS],
+                "lost": values[_LOST],
+                "foreign": values[_FOREIGN],
+            }
+            for values in _PORT.iter_unpack(self.ports)
+        ]
 
-    def begin_phase(self) -> None:
-        """Forgets what was received, and what the NICs' flows still owe."""
+    def begin_phase(self, flows: Iterable[tuple[int, int, int, int]]) -> None:
+        """Forgets what was received, and what the NICs' flows still owe; ``flows``: (source, destination,
+        packets, word of its bits) of the next phase.
+        """
         for memory in (self.receives, self._edt_flows):
             memory[:] = bytes(len(memory))
+        used = 0
+        hosts = len(self.wiring.hosts)
+        for source, destination, packets, word in flows:
+            at = (source * hosts + destination) * _RECEIVE.size
+            _RECEIVE.pack_into(self.receives, at, 0, 0, 0, 0, packets, word, 0, 0, 0, 0, 0, 0)
+            used = max(used, word + packets // 64 + 1)
+        self._received[: 8 * used] = bytes(8 * used)
+
+    def fail_links(self, failures: Iterable[tuple[int, int, int]]) -> None:
+        """(port, down_ns, up_ns) in kernel time: what is on the port's link in between is lost."""
+        for port, down_ns, up_ns in failures:
+            _FAILURE.pack_into(self.ports, port * _PORT.size + _FAILURE_OFFSET, down_ns, up_ns)
 
     def _fill_ports(self, dilation: Fraction, queue_bytes: int, path_salt: int) -> None:
         node_of = {name: index for index, name in enumerate(self.wiring.switches)}
@@ -93,18 +143,17 @@ class KernelFabric:
             node = node_of.get(port.node, 0)
             salt = mix32(path_salt ^ node)
             _PORT.pack_into(
-                self._ports,
+                self.ports,
                 port.index * _PORT.size,
+                0,
                 0,
                 limit_ns,
                 byte_ns,
                 propagation_ns,
+                port.peer,
                 node * hosts,
                 salt,
-                port.peer,
-                0,
-                0,
-                0,
+                *_NOTHING_COUNTED,
             )
 
     def _fill_routes(self, routes: memoryview, members: memoryview) -> None:
@@ -144,7 +193,7 @@ class KernelFabric:
         def equip(ports: Iterable[int]) -> None:
             with RtNetlink() as netlink:
                 for port in ports:
-                    netlink.set_fq(PORT_IFINDEX_BASE + port, flows=1)
+                    netlink.set_fq(PORT_IFINDEX_BASE + port, flows=2)
             for port in ports:
                 hook = "nic_egress" if port < hosts else "port_egress"
                 attach_program(program(hook), PORT_IFINDEX_BASE + port, Hook.TCX_EGRESS)
@@ -164,16 +213,27 @@ class KernelFabric:
                     equip([index])
 
     def _attach_trunk(self) -> None:
-        """One interface for all ports, a flow of its sch_fq each."""
+        """One interface for all ports, two flows of its sch_fq each: data and control."""
         with RtNetlink() as netlink:
             netlink.add_pair(
                 LINK_KIND, "trunk", _TRUNK_IFINDEX, "trunk-peer", _TRUNK_PEER_IFINDEX, mtu_bytes=9216, address=HOST_MAC
             )
             netlink.set_up(_TRUNK_IFINDEX, arp=False)
             netlink.set_up(_TRUNK_PEER_IFINDEX, arp=False)
-            netlink.set_fq(_TRUNK_IFINDEX, flows=len(self.wiring.ports))
+            netlink.set_fq(_TRUNK_IFINDEX, flows=2 * len(self.wiring.ports))
         attach_program(self._object.program_fd("port_egress"), _TRUNK_IFINDEX, Hook.TCX_EGRESS)
-        attach_program(self._object.program_fd("far_end"), _TRUNK_IFINDEX, Hook.NETKIT_PRIMARY)
+        attach_program(self._object.program_fd("trunk_far_end"), _TRUNK_IFINDEX, Hook.NETKIT_PRIMARY)
+
+
+def _arrival_slots(wiring: Wiring, queue_bytes: int) -> int:
+    """How many of its latest packets a port remembers: all that may have come behind one that has just arrived at the far
+    end, which a full queue and a link full of packets bound. Few, since they are to stay in the processor's cache.
+    """
+    if not queue_bytes:
+        return _MOST_ARRIVAL_SLOTS
+    in_flight_bytes = max(port.ns * port.gbps / 8 for port in wiring.ports)
+    packets = (queue_bytes + in_flight_bytes) / _MTU_BYTES
+    return min(_MOST_ARRIVAL_SLOTS, 1 << math.ceil(packets).bit_length())
 
 
 def mix32(x: int) -> int:

@@ -11,18 +11,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import CannotRunError
-from testbed.engine import RECORD_FIELDS
+from testbed.engine import FLOW_FIELDS, FLOW_RESULT_FIELDS, RECORD_FIELDS
 from testbed.job import Scenario
 
 __all__ = ["BUSY_FROM", "BUSY_TO", "RunData", "collect", "empty_figures"]
 
-_RECEIVE_FIELDS: Final = [("bytes", "<u8"), ("packets", "<u8"), ("first_ns", "<u8"), ("last_ns", "<u8")]
+_RECEIVE_FIELDS: Final = [
+    ("bytes", "<u8"),
+    ("first_ns", "<u8"),
+    ("last_ns", "<u8"),
+    ("packets", "<u4"),
+    ("total", "<u4"),
+    ("word", "<u4"),
+    ("cumulative", "<u4"),
+    ("pending_bytes", "<u4"),
+    ("duplicates", "<u4"),
+    ("trimmed", "<u4"),
+    ("ack_request", "<u4"),
+    ("reserved", "<u8"),
+]
+"""struct receive of ebpf/include/fabric.h."""
 _DIGITS: Final = 3
 """Of a nanosecond: enough for any dilation up to 1,000 to stay exact."""
 _ENOUGH_PACKETS: Final = 2000
 BUSY_FROM, BUSY_TO = 0.05, 0.95
 """Share of the lower bound between which the bottleneck port's use is taken."""
-_COUNTERS: Final = ("drops", "foreign")
+_COUNTERS: Final = ("marks", "trims", "drops", "lost", "control")
+"""Of each port."""
+_RECOVERIES: Final = ("retransmissions", "nacks", "timeouts", "sack_losses", "probes")
+"""Of each flow."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,8 @@ class RunData:
     figures: dict[str, Any]
     flows: dict[str, NDArray[Any]]
     ports: dict[str, NDArray[Any]]
+    counters: dict[str, NDArray[Any]]
+    """One row a port, over all phases."""
     trace: dict[str, NDArray[Any]] | None
 
 
@@ -39,6 +58,8 @@ class RunData:
 class _Phase:
     output: dict[str, Any]
     receives: NDArray[np.void]
+    sending: NDArray[np.void]
+    """FLOW_RESULT_FIELDS, hosts x hosts."""
     deepest: NDArray[np.uint64]
     queue: NDArray[np.uint64]
     sent: NDArray[np.uint64]
@@ -54,9 +75,15 @@ def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
 
     receives = np.fromfile(work / f"receives-{number}.bin", dtype=_RECEIVE_FIELDS)[: hosts * hosts]
     last_ns = int(receives["last_ns"].max())
+    flows = np.fromfile(work / f"flows-{number}.bin", dtype=FLOW_FIELDS)
+    sending = np.zeros((hosts, hosts), dtype=FLOW_RESULT_FIELDS)
+    sending[flows["source"], flows["destination"]] = np.fromfile(
+        work / f"flow_results-{number}.bin", dtype=FLOW_RESULT_FIELDS
+    )
     return _Phase(
         output,
         receives.reshape(hosts, hosts),
+        sending,
         words("port_queue_max_bytes"),
         words("series_queue_bytes").reshape(ports, -1),
         words("series_sent_bytes").reshape(ports, -1),
@@ -76,7 +103,10 @@ def collect(scenario: Scenario, work: Path) -> RunData:
     facing = np.array([wiring.host_port(host) for host in range(hosts)])
     others = np.setdiff1d(np.arange(hosts, len(wiring.ports)), facing)
     hot = int(deepest[facing].argmax())
-    counters = {name: sum(port[name] for port in phases[-1].output["ports"]) for name in _COUNTERS}
+    counted = phases[-1].output["ports"]
+    counters = {name: sum(port[name] for port in counted) for name in _COUNTERS}
+    last_ack_ns = _last_ack_ns(scenario, phases)
+    packets = sum(phase.output["sent_packets"] for phase in phases)
 
     flows = _flow_columns(scenario, phases)
     done = np.full(hosts, np.nan)
@@ -90,6 +120,8 @@ def collect(scenario: Scenario, work: Path) -> RunData:
         "cct_ns": round(cct_ns, _DIGITS) if complete else None,
         "lower_bound_ns": round(lower_bound_ns, _DIGITS),
         "inflation": cct_ns / lower_bound_ns - 1 if complete else None,
+        "cct_last_ack_ns": round(last_ack_ns, _DIGITS) if last_ack_ns is not None else None,
+        "inflation_last_ack": last_ack_ns / lower_bound_ns - 1 if last_ack_ns is not None else None,
         "bottleneck": ", ".join(scenario.bottleneck_names),
         "bottleneck_busy": _busy(scenario, phases, bounds_ns),
         "hot_queue_max_bytes": int(deepest[facing].max()),
@@ -98,17 +130,34 @@ def collect(scenario: Scenario, work: Path) -> RunData:
         "total_queue_max_bytes": max(phase.output["total_queue_max_bytes"] for phase in phases),
         "delivered_bytes": delivered_bytes,
         "expected_bytes": scenario.expected_bytes,
-        "drops": counters["drops"],
-        "marks": 0,
-        "trims": 0,
-        "packets": sum(phase.output["sent_packets"] for phase in phases),
+        **{name: counters[name] for name in ("marks", "trims", "drops", "lost")},
+        "packets": packets,
+        "acks": sum(phase.output["acks"] for phase in phases),
+        **{name: sum(int(phase.sending[name].sum()) for phase in phases) for name in _RECOVERIES},
+        "nacked_share": sum(int(phase.sending["nacks"].sum()) for phase in phases) / packets,
+        "duplicates": sum(int(phase.receives["duplicates"].sum()) for phase in phases),
+        "control_hops": counters["control"],
         "packet_hops": sum(phase.output["packet_hops"] for phase in phases),
         "receiver_done_ns": [None if np.isnan(t) else round(float(t), _DIGITS) for t in done],
         "receiver_done_ns_mean": _mean(done),
         "flow_done_ns_mean": _mean(flows["last_arrival_ns"]),
         "phase_cct_ns": [round(phase.duration_ns, _DIGITS) for phase in phases],
     }
-    return RunData(figures, flows, _port_columns(scenario, phases), _trace_columns(scenario, work, phases))
+    return RunData(
+        figures,
+        flows,
+        _port_columns(scenario, phases),
+        _counter_columns(scenario, counted),
+        _trace_columns(scenario, work, phases),
+    )
+
+
+def _last_ack_ns(scenario: Scenario, phases: list[_Phase]) -> float | None:
+    """Sum over the phases of the time of the last ACK at its sender; None in an open loop."""
+    if scenario.experiment.loss_recovery == "none":
+        return None
+    last = (int(phase.sending["done_ns"].max()) - phase.output["epoch_ns"] for phase in phases)
+    return float(sum(last) / scenario.dilation)
 
 
 def _check_sound(phases: list[_Phase]) -> None:
@@ -118,13 +167,18 @@ def _check_sound(phases: list[_Phase]) -> None:
         raise CannotRunError(
             f"{late} packets came late to the end of a link: the figures would be wrong; please report"
         )
-    counters = {name: sum(port[name] for port in phases[-1].output["ports"]) for name in _COUNTERS}
-    sent = sum(phase.output["sent_packets"] for phase in phases)
-    received = sum(int(phase.receives["packets"].sum()) for phase in phases)
-    if counters["foreign"] or sent - received != counters["drops"]:
+    ports = phases[-1].output["ports"]
+    sent = came = 0
+    for phase in phases:
+        sent += phase.output["sent_packets"] + phase.output["acks"] + phase.output["nacks"]
+        came += int(sum(phase.receives[name].sum() for name in ("packets", "duplicates", "trimmed")))
+        came += phase.output["heard"]
+    gone = sum(port["drops"] + port["lost"] for port in ports)
+    foreign = sum(port["foreign"] for port in ports)
+    if foreign or sent - came != gone:
         raise CannotRunError(
-            f"{sent - received} packets are missing, of which ports dropped {counters['drops']}, and "
-            f"{counters['foreign']} were strange to them: the kernel lost some; please report"
+            f"{sent - came} packets are missing, of which ports dropped or lost {gone}, and "
+            f"{foreign} were strange to them: the kernel lost some; please report"
         )
 
 
@@ -140,6 +194,8 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         "cct_ns": 0,
         "lower_bound_ns": 0,
         "inflation": 0,
+        "cct_last_ack_ns": 0,
+        "inflation_last_ack": 0,
         "bottleneck": None,
         "bottleneck_busy": None,
         "hot_queue_max_bytes": 0,
@@ -148,10 +204,10 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         "total_queue_max_bytes": 0,
         "delivered_bytes": 0,
         "expected_bytes": 0,
-        "drops": 0,
-        "marks": 0,
-        "trims": 0,
-        "packets": 0,
+        **dict.fromkeys(("marks", "trims", "drops", "lost", "packets", "acks", *_RECOVERIES), 0),
+        "nacked_share": 0,
+        "duplicates": 0,
+        "control_hops": 0,
         "packet_hops": 0,
         "receiver_done_ns": [None] * hosts,
         "receiver_done_ns_mean": 0,
@@ -182,12 +238,7 @@ def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray
     for number, (phase, demand) in enumerate(zip(phases, scenario.demands, strict=True)):
         source, destination = np.nonzero(demand.wire_bytes)
         got = phase.receives[source, destination]
-        arrived = got["packets"] > 0
-
-        def fabric_ns(field: str) -> NDArray[np.float64]:
-            since = got[field].astype(np.int64) - phase.output["epoch_ns"]  # noqa: B023
-            times = np.round(since / float(scenario.dilation) + offset_ns, _DIGITS)  # noqa: B023
-            return np.where(arrived, times, np.nan)  # noqa: B023
+        sent = phase.sending[source, destination]
 
         for name, values in (
             ("phase", np.full(len(source), number, dtype=np.int32)),
@@ -195,12 +246,37 @@ def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray
             ("dst", destination.astype(np.int32)),
             ("bytes", demand.wire_bytes[source, destination]),
             ("delivered_bytes", got["bytes"].astype(np.int64)),
-            ("first_arrival_ns", fabric_ns("first_ns")),
-            ("last_arrival_ns", fabric_ns("last_ns")),
+            ("first_arrival_ns", _since_start(got["first_ns"], phase, scenario, offset_ns)),
+            ("last_arrival_ns", _since_start(got["last_ns"], phase, scenario, offset_ns)),
+            ("last_ack_ns", _since_start(sent["done_ns"], phase, scenario, offset_ns)),
+            *((name, sent[name].astype(np.int64)) for name in _RECOVERIES),
+            ("duplicates", got["duplicates"].astype(np.int64)),
         ):
             columns.setdefault(name, []).append(values)
         offset_ns += phase.duration_ns
     return {name: np.concatenate(parts) for name, parts in columns.items()}
+
+
+def _since_start(
+    kernel_ns: NDArray[np.uint64], phase: _Phase, scenario: Scenario, offset_ns: float
+) -> NDArray[np.float64]:
+    """Fabric time since the start of the first phase; NaN for what never happened."""
+    since = kernel_ns.astype(np.int64) - phase.output["epoch_ns"]
+    times = np.round(since / float(scenario.dilation) + offset_ns, _DIGITS)
+    return np.where(kernel_ns > 0, times, np.nan)
+
+
+def _counter_columns(scenario: Scenario, counted: list[dict[str, int]]) -> dict[str, NDArray[Any]]:
+    """One row a port: what it marked, trimmed, dropped, lost, and its control packets."""
+    ports = scenario.wiring.ports
+    columns: dict[str, NDArray[Any]] = {
+        "port": np.array([port.index for port in ports], dtype=np.int32),
+        "name": np.array([port.name for port in ports]),
+        "toward": np.array([port.peer_node for port in ports]),
+    }
+    for name in _COUNTERS:
+        columns[name] = np.array([each[name] for each in counted], dtype=np.int64)
+    return columns
 
 
 def _port_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray[Any]]:

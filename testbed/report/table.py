@@ -11,6 +11,8 @@ __all__ = ["comparison"]
 _ROWS: Final = (
     ("CCT [us]", "cct_ns", 1e-3, "{:.2f}"),
     ("CCT over bound [%]", "inflation", 100, "{:.2f}"),
+    ("CCT, last ACK [us]", "cct_last_ack_ns", 1e-3, "{:.2f}"),
+    ("last ACK over bound [%]", "inflation_last_ack", 100, "{:.2f}"),
     ("mean receiver done [us]", "receiver_done_ns_mean", 1e-3, "{:.2f}"),
     ("hot queue [packets]", "hot_queue_max_bytes", "packets", "{}"),
     ("hot queue [MB]", "hot_queue_max_bytes", 1e-6, "{:.3f}"),
@@ -18,9 +20,22 @@ _ROWS: Final = (
     ("deepest inner [packets]", "fabric_queue_max_bytes", "packets", "{}"),
     ("all queues [MB]", "total_queue_max_bytes", 1e-6, "{:.3f}"),
     ("bottleneck busy [%]", "bottleneck_busy", 100, "{:.2f}"),
+    ("marked packets", "marks", 1, "{}"),
+    ("trimmed packets", "trims", 1, "{}"),
     ("dropped packets", "drops", 1, "{}"),
+    ("lost packets", "lost", 1, "{}"),
+    ("sent again", "retransmissions", 1, "{}"),
+    ("timeouts", "timeouts", 1, "{}"),
     ("wall time [s]", "wall_s", 1, "{:.1f}"),
 )
+
+
+def _queues(scenario: Scenario) -> str:
+    limit_bytes = scenario.parameters.queue_bytes
+    if not limit_bytes:
+        return "unlimited"
+    full = "trimmed" if scenario.experiment.trimming else "dropped"
+    return f"of {limit_bytes} B, then {full}, loss recovery {scenario.experiment.loss_recovery}"
 
 
 def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
@@ -29,7 +44,7 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
     lines = [
         f"{len(scenario.wiring.hosts)} hosts, {scenario.hosts_per_leaf} a leaf, {float(experiment.link_gbps):g} Gb/s, "
         f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
-        f"queues {'unlimited' if not experiment.queue_bytes else f'of {experiment.queue_bytes} B'}, seed {experiment.seed}",
+        f"queues {_queues(scenario)}, seed {experiment.seed}",
         f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {', '.join(scenario.bottleneck_names)}",
         "",
         f"{'':26}" + "".join(f"{run['run']:>14}" for run in runs),

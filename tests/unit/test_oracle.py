@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -13,7 +15,6 @@ from tests.oracle import (
     Discipline,
     Flow,
     Network,
-    Port,
     Result,
     Spraying,
     entropy_value,
@@ -23,42 +24,10 @@ from tests.oracle import (
     path_of,
     simulate,
 )
+from tests.oracle_nets import clos, star
 
 MTU = 1000  # bytes
 HALF = 1 << 31  # half of the line rate
-
-
-def star(
-    hosts: int,
-    nic_time: Sequence[Fraction | int] | None = None,
-    leaf_time: Sequence[Fraction | int] | None = None,
-    delay: Sequence[int] | None = None,
-) -> Network:
-    """Hosts on one leaf: ns per byte of each NIC and of each leaf port (1), propagation of each link in ns (10)."""
-    nic_time, leaf_time, delay = nic_time or [1] * hosts, leaf_time or [1] * hosts, delay or [10] * hosts
-    nics = [Port(f"h{h}", hosts + h, "leaf", nic_time[h], delay[h]) for h in range(hosts)]
-    leaf = [Port("leaf", h, f"h{h}", leaf_time[h], delay[h]) for h in range(hosts)]
-    return Network(hosts, nics + leaf, {("leaf", h): (hosts + h,) for h in range(hosts)}, {"leaf": 0})
-
-
-def clos(far_delay: int = 10) -> Network:
-    """Hosts 0, 1 on leaf l0 and 2, 3 on l1; spines s0 and s1; 1 ns per byte; 10 ns a link, far_delay to or from s1.
-
-    Ports: NICs 0..3, leaf to host 4..7, 8 l0-s0, 9 l0-s1, 10 l1-s0, 11 l1-s1, 12 s0-l0, 13 s0-l1, 14 s1-l0, 15 s1-l1.
-    """
-    ports = [Port(f"h{h}", 4 + h, f"l{h // 2}", 1, 10) for h in range(4)]
-    ports += [Port(f"l{h // 2}", h, f"h{h}", 1, 10) for h in range(4)]
-    pairs = [(a, b) for a in range(2) for b in range(2)]
-    ports += [Port(f"l{leaf}", 12 + 2 * spine + leaf, f"s{spine}", 1, (10, far_delay)[spine]) for leaf, spine in pairs]
-    ports += [Port(f"s{spine}", 8 + 2 * leaf + spine, f"l{leaf}", 1, 10) for spine, leaf in pairs]
-    routes: dict[tuple[str, int], tuple[int, ...]] = {}
-    for host in range(4):
-        home = host // 2
-        routes[f"l{home}", host] = (4 + host,)
-        routes[f"l{1 - home}", host] = (8 + 2 * (1 - home), 9 + 2 * (1 - home))
-        routes["s0", host] = (12 + home,)
-        routes["s1", host] = (14 + home,)
-    return Network(4, ports, routes, {"l0": 0, "l1": 1, "s0": 2, "s1": 3})
 
 
 def run(
@@ -80,6 +49,11 @@ def run(
         path_salt=220,
         log_hops=True,
     )
+
+
+def value_of(flow: Flow, psn: int) -> int:
+    """The entropy value that run() gives a packet."""
+    return entropy_value(flow.source, flow.destination, psn, 9, "ops")
 
 
 def test_two_hosts_one_packet() -> None:
@@ -270,6 +244,39 @@ def test_everything_sent_arrives_once() -> None:
     for log in result.hops:  # no port serves two at once, or one that it does not have yet
         assert all(hop.departure - hop.size >= hop.arrival for hop in log)
         assert all(b.departure - b.size >= a.departure for a, b in pairwise(log))
+
+
+def test_defaults_are_plain_queues_without_limit() -> None:
+    # Port by port in the direction of the traffic: sort what arrives by time and input port, and serve it in turn.
+    draw, network = random.Random(4), clos(300)
+    for _ in range(20):
+        flows = [Flow(s, draw.choice([d for d in range(4) if d != s]), 0, 70, draw.randint(1, MTU)) for s in range(4)]
+        start = [draw.randrange(3) * draw.randrange(500) for _ in range(4)]
+        waiting: dict[int, list[tuple[int, int, int, int, tuple[int, ...]]]] = defaultdict(list)
+        for flow in flows:
+            for psn in range(flow.packets):
+                path = path_of(network, flow.source, flow.destination, value_of(flow, psn), 220)
+                waiting[flow.source].append((start[flow.source], 0, psn, flow.source, path))
+        arrivals: dict[tuple[int, int, int], int] = {}
+        services: list[list[tuple[int, int]]] = [[] for _ in network.ports]
+        for port in (*range(4), *range(8, 16), *range(4, 8)):
+            free = 0
+            for time, _, psn, source, path in sorted(waiting[port]):
+                flow = flows[source]
+                free = max(free, time) + (flow.last_bytes if psn == flow.packets - 1 else MTU)
+                services[port].append((time, free))
+                far = free + network.ports[port].propagation
+                if path[-1] == port:
+                    arrivals[source, flow.destination, psn] = far
+                else:
+                    onward = path[path.index(port) + 1]
+                    waiting[onward].append((far, network.ports[port].peer_port, psn, source, path))
+        result = run(network, flows, start)
+        assert result.arrivals == arrivals
+        assert [[(hop.arrival, hop.departure) for hop in log] for log in result.hops] == services
+        for counts in (result.drops, result.trims, result.marks, result.lost, result.control):
+            assert counts == [0] * 16
+        assert not result.trimmed_arrivals
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import resource
+import struct
 import time
+import traceback
+from array import array
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.engine import EngineInput, run
+from controller.errors import CannotRunError, InputError
+from testbed.engine import ControlKind, Controls, EngineInput, FabricMemory, cca, run
 from testbed.fabric.kernel import INJECT_IFINDEX, KernelFabric
 from testbed.net import FabricNet
 from testbed.stage.virtual.console import CONSOLE, say
@@ -18,7 +25,11 @@ from testbed.topology import Wiring, leaf_spine, wire
 
 __all__ = ["collective", "script", "shell"]
 
+_NS: Final = 10**9
 _SETTLE_S: Final = 20
+_FLOW: Final = struct.Struct("<IIQIIII")
+"""FLOW_FIELDS of testbed/engine, without NumPy."""
+_USER_CONTROL: Final = "control.py"
 _CARRIERS_PER_S: Final = 50
 """Virtual time for carriers to come up: the kernel raises at most 100 a second (net/core/link_watch.c)."""
 
@@ -49,6 +60,7 @@ def _build(job: dict[str, Any], *, isolated_hosts: bool) -> tuple[FabricNet, Wir
         path_salt=job["path_salt"],
         queue_bytes=network["queue_bytes"],
         tracing=job["trace"],
+        constants=job["constants"],
     )
     time.sleep(_SETTLE_S + len(wiring.ports) / _CARRIERS_PER_S)
     return net, wiring, fabric
@@ -59,17 +71,34 @@ def collective(work: Path) -> None:
     job = json.loads((work / "job.json").read_text())
     _, wiring, fabric = _build(job, isolated_hosts=False)
     hosts = len(wiring.hosts)
+    memory = FabricMemory(
+        head=fabric.head,
+        records=fabric.records,
+        feedback=fabric.feedback,
+        ports=fabric.ports,
+        rates=fabric.rate_memory,
+        rate_stride=fabric.rate_stride_bytes,
+        ifindex=INJECT_IFINDEX,
+    )
+    gc.disable()  # controls make no circles, and a collection would walk all of them
     say("ready")
     for number, phase in enumerate(job["phases"]):
-        fabric.begin_phase()
+        flows = (work / f"flows-{number}.bin").read_bytes()
+        fabric.begin_phase(
+            (source, destination, packets, word)
+            for source, destination, _, packets, _, _, word in _FLOW.iter_unpack(flows)
+        )
         rates = memoryview((work / f"rates-{number}.bin").read_bytes())
         for host, table in enumerate(fabric.rate_tables):
             table.write(rates[host * hosts * 4 : (host + 1) * hosts * 4])
         trace_fd = -1
         if job["trace"]:
             trace_fd = os.open(work / f"trace-{number}.bin", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        controls = _controls(job, flows, work)
+        epoch_ns = (time.monotonic_ns() // _NS + 2) * _NS
+        fabric.fail_links((port, epoch_ns + down_ns, epoch_ns + up_ns) for port, down_ns, up_ns in job["failures"])
         given = EngineInput(
-            flows=(work / f"flows-{number}.bin").read_bytes(),
+            flows=flows,
             start_ns=(work / f"start-{number}.bin").read_bytes(),
             byte_ns=(work / "byte_ns.bin").read_bytes(),
             propagation_ns=(work / "propagation_ns.bin").read_bytes(),
@@ -78,13 +107,18 @@ def collective(work: Path) -> None:
             discipline=job["discipline"],
             balancing=job["balancing"],
             sockets=job["sockets"],
+            epoch_ns=epoch_ns,
+            **job["transport"],
+            dilation=float(Fraction(job["dilation"])),
             period_ns=phase["period_ns"],
+            lead_ns=phase["lead_ns"],
             limit_ns=phase["limit_ns"],
             bucket_ns=phase["bucket_ns"],
             slot_ns=job["slot_ns"],
         )
         say("phase", str(number))
-        output = run(given, fabric.head, fabric.records, INJECT_IFINDEX, CONSOLE, trace_fd)
+        with _blaming(job["control"]["cc"], work):
+            output = run(given, memory, controls, CONSOLE, trace_fd)
         if trace_fd >= 0:
             os.close(trace_fd)
         say("measured")
@@ -95,6 +129,49 @@ def collective(work: Path) -> None:
                 (work / f"{name}-{number}.bin").write_bytes(value)
         (work / f"receives-{number}.bin").write_bytes(fabric.receives)
         (work / f"output-{number}.json").write_text(json.dumps(figures))
+
+
+def _controls(job: dict[str, Any], flows: bytes, work: Path) -> Controls:
+    """A congestion control for each flow."""
+    given = job["control"]
+    name = str(work / _USER_CONTROL) if given["cc"].endswith(".py") else given["cc"]
+    with _blaming(given["cc"], work):
+        control = cca.load(name)
+        if control is None:
+            return Controls()
+        network = cca.Network(
+            mtu_bytes=job["network"]["mtu_bytes"],
+            header_bytes=given["header_bytes"],
+            rtt_ns=given["rtt_ns"],
+            trimming=given["trimming"],
+        )
+        objects = [
+            # The base RTT of every pair is RTT0 until a sample is smaller, as in the reference simulator.
+            control(network, cca.Path(source, destination, given["line_rate_bps"][source], given["rtt_ns"]))
+            for source, destination, *_ in _FLOW.iter_unpack(flows)
+        ]
+        starts = array("d", (each.start() for each in objects)).tobytes()
+    kind = ControlKind.WINDOW if control.kind == "window" else ControlKind.RATE
+    return Controls(kind, objects, starts, control.on_sent is not cca.Control.on_sent)
+
+
+@contextlib.contextmanager
+def _blaming(cc: str, work: Path) -> Iterator[None]:
+    """Where a user's congestion control fails, says which file it is, and the line."""
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except Exception as error:
+        if not cc.endswith(".py"):
+            raise
+        if isinstance(error, InputError):
+            raise CannotRunError(str(error).replace(str(work / _USER_CONTROL), cc)) from None
+        frames = [
+            frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(_USER_CONTROL)
+        ]
+        where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+        raise CannotRunError(f"{cc}{where}: {type(error).__name__}: {error}") from None
 
 
 def shell(work: Path) -> None:

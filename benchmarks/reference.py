@@ -1,0 +1,91 @@
+"""Holds runs against the reference simulator's figures (uet-htsim; docs/reference.md has them).
+
+    .venv/bin/python benchmarks/reference.py --hosts 16 --s 0.25 --run rr+nscc --seeds 12
+
+A popularity order, path hashes and marks a seed; 30 MB a sender, Zipf over the receivers, N=16 on 4 leaves, more hosts on
+leaves of 8. Prints a line a seed and the mean: CCT over the bound at the last ACK, share of data packets NACKed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import statistics
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from testbed.experiment import from_mapping
+from testbed.job import prepare
+from testbed.runner import run_schedule
+from testbed.workload.zipf import zipf
+
+MTU = 4096
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=16)
+    parser.add_argument("--s", type=float, default=0.25)
+    parser.add_argument("--run", default="rr+nscc", help="SCHEDULE or SCHEDULE+CC")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=1, help="first seed")
+    parser.add_argument("--demand", type=Path, help="this matrix (wire bytes) for all seeds")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any key of an experiment")
+    arguments = parser.parse_args()
+    keys = {name: _value(text) for name, text in (item.split("=", 1) for item in arguments.set)}
+    processors: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for cpu in sorted(os.sched_getaffinity(0)):
+        processors.put(cpu)
+
+    def run(seed: int) -> dict[str, Any]:
+        cpu = processors.get()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                file = arguments.demand or Path(folder) / "demand.csv"
+                if not arguments.demand:
+                    np.savetxt(file, zipf(arguments.hosts, arguments.s, 30_000_000, MTU, seed), fmt="%d", delimiter=",")
+                table = {"file": str(file.resolve()), "unit": "wire-bytes"}
+                scenario = prepare(from_mapping({"demand": [table], "seed": seed, **keys}))
+                return run_schedule(scenario, arguments.run, cpu, lambda *_: None, threading.Event()).figures
+        finally:
+            processors.put(cpu)
+
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    with ThreadPoolExecutor(processors.qsize()) as pool:
+        runs = list(pool.map(run, seeds))
+    print(
+        f"{'seed':>4} {'LB us':>9} {'last ACK us':>12} {'over %':>7} {'NACKed %':>9} {'hot pkts':>9} {'drops':>6} {'RTO':>5} {'s':>6}"
+    )
+    for seed, figures in zip(seeds, runs, strict=True):
+        print(
+            f"{seed:4} {figures['lower_bound_ns'] / 1000:9.1f} {figures['cct_last_ack_ns'] / 1000:12.2f} "
+            f"{100 * figures['inflation_last_ack']:7.2f} {100 * figures['nacked_share']:9.2f} "
+            f"{figures['hot_queue_max_bytes'] / MTU:9.1f} {figures['drops']:6} {figures['timeouts']:5} {figures['engine_s']:6.2f}"
+        )
+    over = [100 * figures["inflation_last_ack"] for figures in runs]
+    nacked = [100 * figures["nacked_share"] for figures in runs]
+    print(
+        f"N={arguments.hosts} s={arguments.s:g} {arguments.run}: mean {statistics.mean(over):.2f} % "
+        f"[{min(over):.2f}-{max(over):.2f}], NACKed {statistics.mean(nacked):.2f} %"
+    )
+    return 0
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

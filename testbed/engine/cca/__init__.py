@@ -1,0 +1,186 @@
+"""Congestion control: the interface that a user writes a class for, and what finds that class."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+import types
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from controller.errors import InputError
+
+__all__ = ["BUILT_IN", "KINDS", "Control", "Network", "Path", "check", "load"]
+
+# No NumPy here: in a small virtual machine its import costs more than a run.
+
+BUILT_IN: Final = ("none", "nscc")
+KINDS: Final = ("window", "rate")
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is the same for all flows of a run."""
+
+    mtu_bytes: int
+    """On the wire, headers included."""
+    header_bytes: int
+    """Of one packet, inside the MTU: 64."""
+    rtt_ns: float
+    """RTT0: of the longest path without queues, in fabric time."""
+    trimming: bool
+    """Whether a full queue cuts packets down to their headers (the sender gets a NACK) or drops them."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """One pair of hosts."""
+
+    source: int
+    destination: int
+    line_rate_bps: float
+    """Of the sender's NIC."""
+    rtt_ns: float
+    """Base RTT of this pair, in fabric time; below RTT0 for two hosts on one leaf."""
+
+
+class Control:
+    """Congestion control of one flow; subclass it in a file of your own.
+
+    Every method but ``on_sent`` returns what the flow may do from then on: with ``kind`` "window" the bytes
+    that may be in flight, with "rate" bits/s. Times (``now_ns``) are fabric nanoseconds since the start of
+    the phase, sizes are bytes on the wire. ``rtt_ns`` is 0.0 where no sample is valid, as after a
+    retransmission, when it is not known which transmission was answered.
+    """
+
+    __slots__ = ("network", "path")
+
+    kind: ClassVar[str] = "window"
+    """Of what the methods return: one of KINDS."""
+
+    def __init__(self, network: Network, path: Path) -> None:
+        self.network = network
+        self.path = path
+
+    def start(self) -> float:
+        """The first window or rate."""
+        raise NotImplementedError
+
+    def on_ack(self, now_ns: float, newly_bytes: int, rtt_ns: float, marked: bool, in_flight_bytes: int) -> float:
+        """An ACK, which may stand for several packets.
+
+        ``newly_bytes`` is the growth of the receiver's received-byte counter, and may be 0; ``in_flight_bytes``
+        is what is out without them. ``marked``: the packet that caused the ACK carried an ECN mark.
+        """
+        raise NotImplementedError
+
+    def on_nack(self, now_ns: float, size_bytes: int, rtt_ns: float, in_flight_bytes: int) -> float:
+        """A packet of ``size_bytes`` was trimmed; ``in_flight_bytes`` still contains it."""
+        raise NotImplementedError
+
+    def on_timeout(self, now_ns: float, size_bytes: int, in_flight_bytes: int) -> float:
+        """A packet counts as lost since its RTO has passed; ``in_flight_bytes`` no longer contains it.
+
+        A loss that SACKs show is mended without a call: the ACK has told of delay and marks.
+        """
+        raise NotImplementedError
+
+    def on_sent(self, now_ns: float, size_bytes: int, in_flight_bytes: int) -> float | None:
+        """A packet was sent, and ``in_flight_bytes`` contains it; None leaves window or rate as it is.
+
+        Called only where a subclass overrides it: it would be called for every packet.
+        """
+        del now_ns, size_bytes, in_flight_bytes
+        return None
+
+
+def check(name: str, base: pathlib.Path) -> str:
+    """What ``load`` takes, from what the user wrote; relative files lie in ``base``. Executes no user code.
+
+    Raises InputError where there is no such congestion control, or no such file, or it is not Python.
+    """
+    if name in BUILT_IN:
+        return name
+    if not name.endswith(".py"):
+        raise _unknown(name)
+    path = os.path.abspath(base / name)
+    _compile(path)
+    return path
+
+
+def load(name: str) -> type[Control] | None:
+    """The class of a built-in congestion control or of a Python file, which is executed; None for "none".
+
+    Raises InputError where the file does not give exactly one class that can be used.
+    """
+    if name == "none":
+        return None
+    if name == "nscc":
+        from testbed.engine.cca.nscc import Nscc
+
+        return Nscc
+    if not name.endswith(".py"):
+        raise _unknown(name)
+    found = _execute(name)
+    if len(found) != 1:
+        names = f"{len(found)} of them ({', '.join(each.__name__ for each in found)})" if found else "none"
+        raise InputError(f"{name}: must define one subclass of testbed.engine.cca.Control, but defines {names}")
+    control = found[0]
+    if control.kind not in KINDS:
+        raise InputError(f"{name}: {control.__name__}.kind is {control.kind!r}: give one of {', '.join(KINDS)}")
+    return control
+
+
+def _unknown(name: str) -> InputError:
+    import difflib
+
+    close = difflib.get_close_matches(name.lower(), BUILT_IN, n=1)
+    hint = f": did you mean {close[0]!r}?" if close else ""
+    return InputError(f"cc {name!r} is not known{hint} (built in: {', '.join(BUILT_IN)}; or a Python file)")
+
+
+def _compile(path: str) -> types.CodeType:
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path!r} cannot be read ({reason}): give cc a readable Python file") from None
+    try:
+        # The source's own future imports count, not those of this file.
+        return compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        place = f", line {error.lineno}" if error.lineno else ""
+        raise InputError(f"{path}{place}: not valid Python ({error.msg}): correct it") from None
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise InputError(f"{path}: not valid Python ({error}): correct it") from None
+
+
+def _execute(path: str) -> list[type[Control]]:
+    """The subclasses of Control that the file defines, as opposed to those that it imports."""
+    code = _compile(path)
+    # By hand, because the import system would leave a __pycache__ beside the user's file.
+    module = types.ModuleType(f"incastfree_cca_{pathlib.Path(path).stem}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
+    try:
+        exec(code, module.__dict__)
+    except (Exception, SystemExit) as error:
+        place = _place(path, error)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"{place}: cannot be imported ({reason}): correct it") from error
+    found = {
+        value: None
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Control) and value.__module__ == module.__name__
+    }
+    return list(found)
+
+
+def _place(path: str, error: BaseException) -> str:
+    """The file, with the line that the error came from."""
+    import traceback
+
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{path}, line {lines[-1]}" if lines else path

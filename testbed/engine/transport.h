@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sender's half of the transport: packet sequence numbers, what is out, what is lost, what is sent again.
+ *
+ * As in UEC (facts: uet-htsim): the window is compared with the bytes in flight, which fall by the growth of
+ * the receiver's counter; what a NACK, a timeout or the SACKs show to be lost goes out before new data.
+ * Losses by SACK are found by time (RACK, RFC 8985): a packet is lost if one that was sent a reordering
+ * window later has come in; where nothing comes in, one packet is sent again as a probe. While SACKs show
+ * losses, as much as comes in may be sent again, whatever the window (packet conservation, as in PRR, RFC 6937):
+ * a control that cut its window because the queue was full would else let it run empty.
+ */
+#ifndef INCASTFREE_TRANSPORT_H
+#define INCASTFREE_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "edt.h"
+#include "fabric.h"
+
+struct flow { /* as Python lays them out: see testbed/engine/__init__.py */
+	uint32_t source, destination;
+	uint64_t ready_ns; /* earliest departure, after the sender's start */
+	uint32_t packets;
+	uint32_t last_bytes; /* wire bytes of the last packet; the others have the MTU */
+	uint32_t steps; /* of the line rate, as in the NIC's rate table; 0: not paced */
+	uint32_t word; /* of the receiver's bits; see ebpf/include/fabric.h */
+};
+
+struct flow_state {
+	const struct flow *flow;
+	/* The sender's. */
+	struct edt_flow clock; /* the NIC's, as it is after the latest packet */
+	uint64_t ready_ns; /* kernel time */
+	uint32_t steps;
+	uint32_t place; /* in the heap */
+	bool waiting; /* in the list or heap */
+	bool probe; /* one packet may pass over the window */
+	bool done; /* all is acknowledged */
+	bool recovering; /* SACKs have shown losses that are not yet sent again */
+	/* The transport's. */
+	uint32_t mtu_bytes;
+	uint32_t transmissions;
+	uint32_t next; /* new packet to send */
+	uint32_t cumulative; /* all below are acknowledged */
+	uint32_t lost; /* packets to be sent again */
+	uint32_t lost_from; /* none below */
+	int64_t in_flight_bytes, window_bytes;
+	int64_t credit_bytes; /* that came in during recovery: so much may be sent again beyond the window */
+	uint64_t received_bytes; /* as the receiver last said */
+	uint64_t oldest_ns; /* nothing that is out was sent before */
+	uint64_t newest_ns; /* of what has come in, the latest to have been sent */
+	uint64_t heard_ns; /* latest ACK, or first packet after a pause */
+	uint64_t done_ns; /* last ACK */
+	uint64_t gap_ns; /* between two packets of the flow, for its timeouts */
+	uint64_t first; /* of its packets in the tables below */
+	uint32_t nacks, timeouts, sack_losses, probes, retransmissions;
+};
+
+enum packet_fate {
+	PACKET_UNSENT,
+	PACKET_OUT,
+	PACKET_LOST,
+	PACKET_ACKNOWLEDGED,
+};
+
+enum loss_recovery {
+	RECOVERY_SACK,
+	RECOVERY_TIMEOUT,
+	RECOVERY_NONE, /* open loop: nothing is acknowledged */
+};
+
+struct transport {
+	enum loss_recovery recovery;
+	uint64_t rto_ns, reorder_ns;
+	uint64_t probe_ns, tail_probe_ns; /* silence after which to probe: with and without new data left */
+	/* A packet each, flow by flow. */
+	uint64_t *sent_ns;
+	uint8_t *fate;
+	uint8_t *sends;
+};
+
+/* What an ACK or NACK brought, for the congestion control. */
+struct news {
+	uint32_t newly_bytes;
+	uint64_t rtt_ns; /* 0: no valid sample */
+	bool marked;
+	bool lost; /* the packet that a NACK names was out, and is to be sent again */
+	uint32_t lost_bytes;
+};
+
+static inline uint32_t flow_packet_bytes(const struct flow_state *flow, uint32_t psn)
+{
+	return psn + 1 == flow->flow->packets ? flow->flow->last_bytes : flow->mtu_bytes;
+}
+
+/* Of the packet that flow_may_send is about. */
+static inline uint32_t flow_next_bytes(const struct flow_state *flow)
+{
+	return flow_packet_bytes(flow, flow->lost ? flow->lost_from : flow->next);
+}
+
+static inline bool flow_may_send(const struct flow_state *flow)
+{
+	if (!flow->lost && flow->next >= flow->flow->packets)
+		return false;
+	if (flow->lost && flow->credit_bytes >= (int64_t)flow_next_bytes(flow))
+		return true;
+	return flow->probe || flow->in_flight_bytes + (int64_t)flow_next_bytes(flow) <= flow->window_bytes;
+}
+
+/* 0, or -1 without memory. */
+int transport_init(struct transport *transport, uint64_t packets);
+void transport_free(struct transport *transport);
+/* The flow's next packet leaves at now_ns: its PSN, and what its header says. */
+uint32_t transport_send(struct transport *transport, struct flow_state *flow, uint64_t now_ns, uint8_t *flags,
+			uint8_t *copy);
+/* An ACK has come in. */
+struct news transport_ack(struct transport *transport, struct flow_state *flow, const struct feedback *ack);
+/* A NACK has come in; its packet is still counted as in flight until transport_nack_done. */
+struct news transport_nack(struct transport *transport, struct flow_state *flow, const struct feedback *nack);
+void transport_nack_done(struct transport *transport, struct flow_state *flow, const struct feedback *nack);
+/* Packets of the flow that the SACKs (by_time false) or the timeout (true) show to be lost at now_ns. For each,
+ * `lost`, if it is not NULL, is called with its size, after it was taken off what is in flight; -1 from it ends
+ * the walk.
+ */
+typedef int (*loss_callback)(void *context, struct flow_state *flow, uint32_t bytes);
+int transport_find_losses(struct transport *transport, struct flow_state *flow, uint64_t now_ns, bool by_time,
+			  loss_callback lost, void *context);
+/* Whether a probe is due; if so, it is the next packet to send. */
+bool transport_probe(struct transport *transport, struct flow_state *flow, uint64_t now_ns);
+
+#endif

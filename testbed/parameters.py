@@ -1,0 +1,77 @@
+"""What the keys that are "auto" come to: round-trip time, bandwidth-delay product, queue, marking, timeouts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from controller.demand import HEADER_BYTES
+from testbed.experiment import Experiment
+from testbed.topology import Wiring
+
+__all__ = ["Parameters", "derive"]
+
+_KMIN, _KMAX = Fraction(1, 5), Fraction(4, 5)
+_QUEUES_WITHOUT_TRIMMING: Final = 5
+_RTO_BASE_NS: Final = 15_000
+_RTO_QUEUES: Final = 6
+_PROBE_RTTS: Final = 3
+_TAIL_PROBE_RTTS: Final = 2
+_NS: Final = 10**9
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Times in fabric ns, sizes in bytes on the wire. Sources: uet-htsim (../shared/facts/nscc.md)."""
+
+    rtt_ns: Fraction
+    """RTT0: both ways of the longest path, and a packet's and an ACK's serialisation at every port."""
+    bdp_bytes: Fraction
+    queue_bytes: int
+    """Of a switch port; 0: unlimited."""
+    ecn_kmin_bytes: int
+    ecn_kmax_bytes: int
+    rto_ns: int
+    """Of a flow that does not pause: 15 us and six full queues."""
+    reorder_ns: int
+    """Sent so much earlier than what has come in, a packet is lost."""
+    probe_ns: int
+    """Having heard nothing for so long, a sender sends a packet again."""
+    tail_probe_ns: int
+    """The same where it has no new data left."""
+
+
+def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> Parameters:
+    """``largest_load_bytes``: M, which bounds a queue that has no limit of its own.
+
+    With links that differ, the nominal speed and the longest delay count.
+    """
+    tiers = 2 if len(wiring.switches) > 1 else 1
+    hops = 2 * tiers
+    mtu = experiment.mtu_bytes
+    delay_ns = max(port.ns for port in wiring.ports)
+    byte_ns = 8 / experiment.link_gbps
+    rtt_ns = 2 * hops * delay_ns + hops * (mtu + HEADER_BYTES) * byte_ns
+    bdp_bytes = rtt_ns / byte_ns
+    bdp_packets = math.ceil(bdp_bytes / mtu)
+
+    def bytes_of(given: int | str, automatic: int) -> int:
+        return automatic if isinstance(given, str) else given
+
+    factor = 1 if experiment.trimming else _QUEUES_WITHOUT_TRIMMING
+    queue_bytes = bytes_of(experiment.queue_bytes, factor * bdp_packets * mtu)
+    deepest_ns = math.ceil((queue_bytes or largest_load_bytes) * byte_ns)
+    return Parameters(
+        rtt_ns=rtt_ns,
+        bdp_bytes=bdp_bytes,
+        queue_bytes=queue_bytes,
+        ecn_kmin_bytes=bytes_of(experiment.ecn_kmin_bytes, math.ceil(_KMIN * bdp_packets) * mtu),
+        ecn_kmax_bytes=bytes_of(experiment.ecn_kmax_bytes, math.ceil(_KMAX * bdp_packets) * mtu),
+        rto_ns=_RTO_BASE_NS + _RTO_QUEUES * deepest_ns,
+        # Packets of one flow part ways only between the leaves, where queues are short unless they are unlimited.
+        reorder_ns=math.ceil(rtt_ns) + (0 if queue_bytes else deepest_ns),
+        probe_ns=math.ceil(_PROBE_RTTS * rtt_ns) + (0 if queue_bytes else deepest_ns),
+        tail_probe_ns=math.ceil(_TAIL_PROBE_RTTS * rtt_ns) + (0 if queue_bytes else deepest_ns),
+    )
