@@ -93,8 +93,8 @@ static __always_inline int arrive(struct __sk_buff *skb, __u32 index, __u32 left
 	}
 	if (!link_passed(skb, left, &packet, now_ns))
 		return TC_ACT_SHOT;
-	return index < host_count ? nic_receive(skb, index, &packet, now_ns) :
-				    switch_forward(skb, index, &packet, now_ns);
+	return index < host_count ? nic_receive(skb, index, &packet, now_ns)
+				  : switch_forward(skb, index, &packet, now_ns);
 }
 
 SEC("tc")

@@ -94,9 +94,9 @@ static __always_inline void answer_fill(struct answer *answer, const struct pack
 	answer->flags = (data_flags & TRANSPORT_RETRANSMISSION) | (marked ? TRANSPORT_ECN_ECHO : 0);
 }
 
-/* Computes the way of an answer that leaves host `index` at now_ns, so that it need not be carried: when it is
- * at its host; 0 if it is lost. It waits for control that is queued already. Its time is charged to the data
- * of the ports that it crosses, up to its own travel time too early. Answers do not wait for each other.
+/* Computes the way of an answer that leaves host `index` at now_ns, so that it need not be carried: when it
+ * is at its host; 0 if it is lost. It waits for control that is queued already. Its time is charged to the
+ * data of the ports that it crosses, up to its own travel time too early. Answers do not wait for each other.
  */
 #define ANSWER_HOPS 12
 
@@ -123,7 +123,8 @@ static __noinline __u64 answer_travel(struct __sk_buff *skb, __u32 index, struct
 			port->debt_bytes += CONTROL_BYTES;
 		else
 			port->clear_ns = (port->clear_ns > idle_ns ? port->clear_ns : idle_ns) + wire_ns;
-		if (port_loses(port, index, true, CONTROL_BYTES, clear_ns - port->propagation_ns, port->control)) {
+		if (port_loses(port, index, true, CONTROL_BYTES, clear_ns - port->propagation_ns,
+			       port->control)) {
 			port->lost++;
 			return 0;
 		}
@@ -138,7 +139,8 @@ static __noinline __u64 answer_travel(struct __sk_buff *skb, __u32 index, struct
 
 /* Turns the packet into its answer, in place, and sends it back. */
 static __always_inline int answer_send(struct __sk_buff *skb, __u32 index, struct packet *packet,
-				       const struct answer *answer, const struct receive *receive, __u64 now_ns)
+				       const struct answer *answer, const struct receive *receive,
+				       __u64 now_ns)
 {
 	struct transport_header *transport = packet_transport(skb);
 	__be32 address;
@@ -202,7 +204,8 @@ static __always_inline int nic_answer(struct __sk_buff *skb, __u32 index, struct
 }
 
 /* A data packet of the engine, or what was left of it, is at host `index`. */
-static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struct packet *packet, __u64 now_ns)
+static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struct packet *packet,
+				       __u64 now_ns)
 {
 	struct transport_header *transport = packet_transport(skb);
 	__u32 psn = packet_psn(skb);
@@ -226,8 +229,8 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 	if (*word & bit) {
 		receive->duplicates++;
 		receive->pending_bytes = 0;
-		return acknowledging ? nic_answer(skb, index, packet, receive, TRANSPORT_ACK, psn, now_ns) :
-				       TC_ACT_SHOT;
+		return acknowledging ? nic_answer(skb, index, packet, receive, TRANSPORT_ACK, psn, now_ns)
+				     : TC_ACT_SHOT;
 	}
 	*word |= bit;
 	if (!receive->packets)

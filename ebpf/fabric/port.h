@@ -150,8 +150,8 @@ static __always_inline bool port_marks(__u32 index, struct port *port, __u32 wir
 		return false;
 	if (left_behind <= ecn_kmax_bytes) {
 		draw = mix32(mix32(mark_salt + index) + number);
-		if ((__u64)draw * (ecn_kmax_bytes - ecn_kmin_bytes) >=
-		    (__u64)(left_behind - ecn_kmin_bytes) << 32)
+		if ((__u64)draw * (ecn_kmax_bytes - ecn_kmin_bytes) >= (__u64)(left_behind - ecn_kmin_bytes)
+									       << 32)
 			return false;
 	}
 	port->marks++;

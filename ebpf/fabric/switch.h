@@ -64,7 +64,8 @@ static __always_inline void feedback_note(struct __sk_buff *skb, const struct tr
 	entry->copy = transport->copy;
 }
 
-static __noinline int switch_send_control(struct __sk_buff *skb, __u32 index, struct packet *packet, __u64 now_ns)
+static __noinline int switch_send_control(struct __sk_buff *skb, __u32 index, struct packet *packet,
+					  __u64 now_ns)
 {
 	struct port *port = port_at(index);
 	__u64 until_ns = port_accept_control(port, packet, now_ns);

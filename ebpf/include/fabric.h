@@ -28,7 +28,8 @@ struct port {
 	/* Data packets accepted, and arrived at the far end; and their bytes, modulo 2^32. */
 	__u32 accepted, accepted_bytes;
 	__u32 passed, passed_bytes;
-	/* For marking: arrivals before `cursor` came no later than the latest departure that was looked at. */
+	/* For marking: arrivals before `cursor` came no later than the latest departure that was looked at.
+	 */
 	__u32 cursor, cursor_bytes;
 	__u32 control; /* packets accepted */
 	__u32 marks;
@@ -80,8 +81,8 @@ struct record_head {
 	__u64 last_ns; /* latest time at which a packet will be at the end of a link */
 };
 
-/* An ACK or NACK, noted before it is at its host: at the latest where it enters the last link. In this time the
- * engine must learn of it to act on it when it arrives.
+/* An ACK or NACK, noted before it is at its host: at the latest where it enters the last link. In this time
+ * the engine must learn of it to act on it when it arrives.
  */
 struct feedback {
 	__u64 arrival_ns; /* at the sender of the data */

@@ -37,8 +37,8 @@
 #define TOS_ECN_MARK    0x03 /* CE */
 #define TOS_DATA        TOS_ECN_CAPABLE
 /* From here on a switch serves at strict priority: CS6, network control (RFC 4594). */
-#define TOS_CONTROL     0xc0
-#define TOS_TRIMMED     0xc8
+#define TOS_CONTROL 0xc0
+#define TOS_TRIMMED 0xc8
 
 /* Host h has the address 10.0.0.1 + h. */
 #define HOST_ADDRESS_BASE 0x0a000001u

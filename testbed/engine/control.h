@@ -28,7 +28,8 @@ struct controls {
 	size_t count;
 };
 
-/* objects: a list with one control a flow, or None; calls_on_sent: they want to hear of every packet. 0, or -1 with an exception. */
+/* objects: a list with one control a flow, or None; calls_on_sent: they want to hear of every packet. 0, or
+ * -1 with an exception. */
 int controls_init(struct controls *controls, enum control_kind kind, double dilation, PyObject *objects,
 		  bool calls_on_sent);
 void controls_free(struct controls *controls);

@@ -109,20 +109,21 @@ static int govern(struct engine *engine, struct flow_state *flow, double answer)
 		return -1;
 	if (engine->controls.kind == CONTROL_WINDOW) {
 		/* Below one packet nothing could ever be sent. */
-		flow->window_bytes = answer < engine->mtu_bytes ? engine->mtu_bytes :
-				     answer > 1e15	      ? (int64_t)1e15 :
-								(int64_t)answer;
+		flow->window_bytes = answer < engine->mtu_bytes ? engine->mtu_bytes
+				     : answer > 1e15            ? (int64_t)1e15
+								: (int64_t)answer;
 	} else {
 		const uint64_t *byte_ns = engine->byte_ns.buf;
 		double line_bps = 8e9 * engine->dilation * 4294967296.0 / (double)byte_ns[flow->flow->source];
 		double share = answer / line_bps * (double)RATE_ONE;
-		struct rate_table *table = (void *)((char *)engine->rates.buf +
-						    flow->flow->source * engine->rate_stride);
+		struct rate_table *table =
+			(void *)((char *)engine->rates.buf + flow->flow->source * engine->rate_stride);
 
 		flow->steps = share < 1 ? 1 : share >= (double)RATE_ONE ? UINT32_MAX : (uint32_t)share;
 		table->half[table->active & 1].steps[flow->flow->destination] = flow->steps;
-		flow->gap_ns = (uint64_t)((double)wire_time_ns(engine->mtu_bytes, byte_ns[flow->flow->source]) *
-					  (double)RATE_ONE / flow->steps);
+		flow->gap_ns =
+			(uint64_t)((double)wire_time_ns(engine->mtu_bytes, byte_ns[flow->flow->source]) *
+				   (double)RATE_ONE / flow->steps);
 	}
 	return 0;
 }
@@ -133,9 +134,9 @@ static int on_loss(void *context, struct flow_state *flow, uint32_t bytes)
 
 	if (engine->controls.kind == CONTROL_NONE)
 		return 0;
-	return govern(engine, flow,
-		      control_on_timeout(&engine->controls, index_of(engine, flow), flow, engine->time_ns,
-					 bytes));
+	return govern(
+		engine, flow,
+		control_on_timeout(&engine->controls, index_of(engine, flow), flow, engine->time_ns, bytes));
 }
 
 /* ---- one wake ---- */
@@ -165,7 +166,8 @@ static int hear(struct engine *engine, const struct feedback *heard, uint64_t be
 		    govern(engine, flow,
 			   control_on_ack(&engine->controls, place, flow, heard->arrival_ns, &news)))
 			return -1;
-		/* The control has heard of the queue by delay and marks: a loss by SACK is mended, not reported. */
+		/* The control has heard of the queue by delay and marks: a loss by SACK is mended, not
+		 * reported. */
 		if (engine->transport.recovery == RECOVERY_SACK)
 			transport_find_losses(&engine->transport, flow, engine->time_ns, false, NULL, NULL);
 		engine->done_flows += flow->done && !before;
@@ -283,7 +285,8 @@ static int read_feedback(struct engine *engine)
 		else if (engine->pending_used < PENDING_CAPACITY)
 			place = engine->pending_used++;
 		else {
-			PyErr_SetString(PyExc_RuntimeError, "more answers are under way than the engine holds");
+			PyErr_SetString(PyExc_RuntimeError,
+					"more answers are under way than the engine holds");
 			return -1;
 		}
 		engine->pending[place] = (struct pending){.feedback = ring[i]};
@@ -362,8 +365,8 @@ static void report_progress(struct engine *engine, uint64_t time_ns, uint64_t *r
 	(void)length;
 }
 
-/* Whether all is done that can be: acknowledged, or without a transport arrived or dropped; and nothing is left
- * on the links that the next phase could meet.
+/* Whether all is done that can be: acknowledged, or without a transport arrived or dropped; and nothing is
+ * left on the links that the next phase could meet.
  */
 static bool is_complete(const struct engine *engine, uint64_t wake_ns)
 {
@@ -417,9 +420,9 @@ static int allocate(struct engine *engine, size_t count)
 	engine->pending = calloc(has_transport(engine) ? PENDING_CAPACITY : 1, sizeof(*engine->pending));
 	engine->pending_used = 1;
 	return engine->senders && engine->flow_storage && engine->list_storage && engine->heap_storage &&
-			       engine->flow_of && engine->arriving && engine->pending ?
-		       0 :
-		       -1;
+			       engine->flow_of && engine->arriving && engine->pending
+		       ? 0
+		       : -1;
 }
 
 static void prepare_flow(struct engine *engine, const struct flow *flow, size_t place, uint32_t of_host)
@@ -436,8 +439,8 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 		.window_bytes = INT64_MAX / 2,
 		.first = engine->expected_packets,
 		/* Without a pace of its own a flow waits for the others of its host. */
-		.gap_ns = flow->steps ? (uint64_t)((double)wire_ns * (double)RATE_ONE / flow->steps) :
-					wire_ns * of_host,
+		.gap_ns = flow->steps ? (uint64_t)((double)wire_ns * (double)RATE_ONE / flow->steps)
+				      : wire_ns * of_host,
 	};
 	engine->expected_packets += flow->packets;
 }
@@ -502,10 +505,10 @@ static int prepare(struct engine *engine)
 
 static void release(struct engine *engine)
 {
-	Py_buffer *buffers[] = {
-		&engine->flows, &engine->byte_ns, &engine->start_ns, &engine->propagation_ns,
-		&engine->windows, &engine->head, &engine->records, &engine->ports,
-		&engine->feedback, &engine->rates};
+	Py_buffer *buffers[] = {&engine->flows,          &engine->byte_ns, &engine->start_ns,
+				&engine->propagation_ns, &engine->windows, &engine->head,
+				&engine->records,        &engine->ports,   &engine->feedback,
+				&engine->rates};
 
 	for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++)
 		if (buffers[i]->obj)
@@ -533,8 +536,8 @@ struct flow_result { /* as testbed/engine/__init__.py lays it out */
 
 static PyObject *flow_results(const struct engine *engine)
 {
-	PyObject *bytes =
-		PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(engine->flow_count * sizeof(struct flow_result)));
+	PyObject *bytes = PyBytes_FromStringAndSize(
+		NULL, (Py_ssize_t)(engine->flow_count * sizeof(struct flow_result)));
 
 	for (uint32_t i = 0; bytes && i < engine->flow_count; i++) {
 		const struct flow_state *flow = &engine->flow_storage[i];
@@ -572,9 +575,10 @@ static PyObject *results(struct engine *engine)
 		(unsigned long long)engine->packet_hops, "late_packets",
 		(unsigned long long)head(engine)->late_packets, "acks",
 		(unsigned long long)head(engine)->acks, "nacks", (unsigned long long)head(engine)->nacks,
-		"heard", (unsigned long long)engine->heard, "total_queue_max_bytes", (unsigned long long)measure->max_total_bytes, "bucket_ns",
-		(unsigned long long)measure->bucket_ns, "flow_results", flows, "port_queue_max_bytes", deepest,
-		(Py_ssize_t)(measure->port_count * sizeof(*deepest)), "series_queue_bytes",
+		"heard", (unsigned long long)engine->heard, "total_queue_max_bytes",
+		(unsigned long long)measure->max_total_bytes, "bucket_ns",
+		(unsigned long long)measure->bucket_ns, "flow_results", flows, "port_queue_max_bytes",
+		deepest, (Py_ssize_t)(measure->port_count * sizeof(*deepest)), "series_queue_bytes",
 		measure->series_queue_bytes, (Py_ssize_t)(cells * sizeof(*measure->series_queue_bytes)),
 		"series_sent_bytes", measure->series_sent_bytes,
 		(Py_ssize_t)(cells * sizeof(*measure->series_sent_bytes)));
@@ -603,12 +607,12 @@ static bool is_sound(const struct engine *engine)
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
 	static char *names[] = {
-		"flows",    "byte_ns",    "start_ns",  "propagation_ns", "windows",	"head",
-		"records",  "ports",	  "feedback",  "rates",		 "mtu_bytes",	"seed",
-		"discipline", "balancing", "recovery", "control_kind",	 "period_ns",	"lead_ns",
-		"limit_ns", "bucket_ns",  "slot_ns",   "rate_stride",	 "rto_ns",	"reorder_ns",
-		"probe_ns", "tail_probe_ns", "epoch_ns", "dilation",	  "controls",  "calls_on_sent", "ifindex",	 "sockets",	"progress_fd",
-		"trace_fd", NULL};
+		"flows",      "byte_ns",       "start_ns",    "propagation_ns", "windows",   "head",
+		"records",    "ports",         "feedback",    "rates",          "mtu_bytes", "seed",
+		"discipline", "balancing",     "recovery",    "control_kind",   "period_ns", "lead_ns",
+		"limit_ns",   "bucket_ns",     "slot_ns",     "rate_stride",    "rto_ns",    "reorder_ns",
+		"probe_ns",   "tail_probe_ns", "epoch_ns",    "dilation",       "controls",  "calls_on_sent",
+		"ifindex",    "sockets",       "progress_fd", "trace_fd",       NULL};
 	struct engine engine = {0};
 	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rate_stride, rto_ns, reorder_ns,
 		probe_ns, tail_probe_ns, epoch_ns;
@@ -621,8 +625,9 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 		    &engine.byte_ns, &engine.start_ns, &engine.propagation_ns, &engine.windows, &engine.head,
 		    &engine.records, &engine.ports, &engine.feedback, &engine.rates, &engine.mtu_bytes,
 		    &engine.seed, &discipline, &balancing, &recovery, &kind, &period_ns, &lead_ns, &limit_ns,
-		    &bucket_ns, &slot_ns, &rate_stride, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns, &epoch_ns, &engine.dilation,
-		    &controls, &calls_on_sent, &engine.ifindex, &engine.sockets, &engine.progress_fd, &engine.trace_fd))
+		    &bucket_ns, &slot_ns, &rate_stride, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns,
+		    &epoch_ns, &engine.dilation, &controls, &calls_on_sent, &engine.ifindex, &engine.sockets,
+		    &engine.progress_fd, &engine.trace_fd))
 		goto out;
 	engine.discipline = (enum discipline)discipline;
 	engine.balancing = (enum balancing)balancing;

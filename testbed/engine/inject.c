@@ -113,10 +113,10 @@ int inject_packet(struct inject *inject, int socket, const struct packet *packet
 	struct iphdr *ip;
 	struct udphdr *udp;
 	struct transport_header transport = {.ready_ns = packet->ready_ns,
-					      .magic = FRAME_MAGIC,
-					      .kind = TRANSPORT_DATA,
-					      .flags = packet->flags,
-					      .copy = packet->copy};
+					     .magic = FRAME_MAGIC,
+					     .kind = TRANSPORT_DATA,
+					     .flags = packet->flags,
+					     .copy = packet->copy};
 	uint32_t psn = htonl(packet->psn);
 	uint16_t ip_bytes = (uint16_t)(packet->wire_bytes - sizeof(struct ethhdr));
 

@@ -98,7 +98,8 @@ static void enter(struct sender *sender, struct flow_state *flow, uint64_t now_n
 }
 
 void sender_init(struct sender *sender, enum discipline discipline, struct flow_state *flows, uint32_t count,
-		 uint64_t byte_ns, uint32_t mtu_bytes, uint32_t *list_storage, struct heap_entry *heap_storage)
+		 uint64_t byte_ns, uint32_t mtu_bytes, uint32_t *list_storage,
+		 struct heap_entry *heap_storage)
 {
 	*sender = (struct sender){
 		.discipline = discipline,
@@ -136,8 +137,8 @@ static struct flow_state *next_flow(struct sender *sender)
 {
 	while (sender->waiting) {
 		struct flow_state *flow =
-			&sender->flows[sender->discipline == PACED ? sender->heap[0].flow :
-								      sender->list[sender->first]];
+			&sender->flows[sender->discipline == PACED ? sender->heap[0].flow
+								   : sender->list[sender->first]];
 
 		if (flow_may_send(flow))
 			return flow;
@@ -163,8 +164,7 @@ uint64_t sender_next_ns(struct sender *sender)
 	return next_ns > sender->clear_ns ? next_ns : sender->clear_ns;
 }
 
-struct flow_state *sender_take(struct sender *sender, struct transport *transport,
-			       struct packet *packet)
+struct flow_state *sender_take(struct sender *sender, struct transport *transport, struct packet *packet)
 {
 	uint64_t start_ns = sender_next_ns(sender);
 	struct flow_state *flow = next_flow(sender);

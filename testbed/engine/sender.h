@@ -43,12 +43,12 @@ struct packet {
  * entries each.
  */
 void sender_init(struct sender *sender, enum discipline discipline, struct flow_state *flows, uint32_t count,
-		 uint64_t byte_ns, uint32_t mtu_bytes, uint32_t *list_storage, struct heap_entry *heap_storage);
+		 uint64_t byte_ns, uint32_t mtu_bytes, uint32_t *list_storage,
+		 struct heap_entry *heap_storage);
 /* When the next packet starts into the port, UINT64_MAX if none may be sent. */
 uint64_t sender_next_ns(struct sender *sender);
 /* Takes that packet, and returns its flow. */
-struct flow_state *sender_take(struct sender *sender, struct transport *transport,
-			       struct packet *packet);
+struct flow_state *sender_take(struct sender *sender, struct transport *transport, struct packet *packet);
 /* A flow may have got something to send, or a window, or another rate, at now_ns. */
 void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_ns);
 

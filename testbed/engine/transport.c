@@ -47,7 +47,7 @@ uint32_t transport_send(struct transport *transport, struct flow_state *flow, ui
 	*copy = 1;
 	if (transport->recovery == RECOVERY_NONE)
 		return flow->next++;
-	if (flow->in_flight_bytes <= 0) {
+	if (!flow->out++) {
 		flow->oldest_ns = now_ns;
 		flow->heard_ns = now_ns;
 	}
@@ -55,7 +55,8 @@ uint32_t transport_send(struct transport *transport, struct flow_state *flow, ui
 		*flags = TRANSPORT_RETRANSMISSION | TRANSPORT_ACK_REQUEST;
 		flow->retransmissions++;
 		flow->lost--;
-		flow->credit_bytes = flow->lost && flow->credit_bytes > bytes ? flow->credit_bytes - bytes : 0;
+		flow->credit_bytes =
+			flow->lost && flow->credit_bytes > bytes ? flow->credit_bytes - bytes : 0;
 		flow->recovering = flow->recovering && flow->lost;
 	} else {
 		flow->next++;
@@ -86,6 +87,7 @@ static void acknowledge(struct transport *transport, struct flow_state *flow, ui
 		flow->lost--;
 		break;
 	case PACKET_OUT:
+		flow->out--;
 		break;
 	default:
 		return;
@@ -103,7 +105,8 @@ static uint64_t rtt_sample(const struct transport *transport, const struct flow_
 	uint64_t at = flow->first + answer->psn;
 	bool again = answer->flags & TRANSPORT_RETRANSMISSION;
 
-	if (answer->psn >= flow->next || transport->fate[at] != PACKET_OUT || transport->sends[at] != 1 + again)
+	if (answer->psn >= flow->next || transport->fate[at] != PACKET_OUT ||
+	    transport->sends[at] != 1 + again)
 		return 0;
 	return answer->arrival_ns - transport->sent_ns[at];
 }
@@ -142,6 +145,7 @@ struct news transport_ack(struct transport *transport, struct flow_state *flow, 
 static void lose(struct transport *transport, struct flow_state *flow, uint32_t psn)
 {
 	transport->fate[flow->first + psn] = PACKET_LOST;
+	flow->out--;
 	flow->in_flight_bytes -= flow_packet_bytes(flow, psn);
 	if (!flow->lost++ || psn < flow->lost_from)
 		flow->lost_from = psn;
@@ -178,7 +182,7 @@ int transport_find_losses(struct transport *transport, struct flow_state *flow, 
 	const uint8_t *fate = transport->fate + flow->first;
 	uint64_t oldest_ns = UINT64_MAX;
 
-	if (flow->in_flight_bytes <= 0 || flow->oldest_ns + wait_ns >= reference_ns)
+	if (!flow->out || flow->oldest_ns + wait_ns >= reference_ns)
 		return 0;
 	for (uint32_t psn = flow->cumulative; psn < flow->next; psn++) {
 		if (fate[psn] != PACKET_OUT)
@@ -207,7 +211,7 @@ bool transport_probe(struct transport *transport, struct flow_state *flow, uint6
 	uint64_t wait_ns = (tail ? transport->tail_probe_ns : transport->probe_ns) + 5 * flow->gap_ns;
 	uint8_t *fate = transport->fate + flow->first;
 
-	if (transport->recovery != RECOVERY_SACK || flow->probe || (!flow->lost && flow->in_flight_bytes <= 0) ||
+	if (transport->recovery != RECOVERY_SACK || flow->probe || (!flow->lost && !flow->out) ||
 	    flow->heard_ns + wait_ns >= now_ns)
 		return false;
 	flow->heard_ns = now_ns;

@@ -5,8 +5,8 @@
  * the receiver's counter; what a NACK, a timeout or the SACKs show to be lost goes out before new data.
  * Losses by SACK are found by time (RACK, RFC 8985): a packet is lost if one that was sent a reordering
  * window later has come in; where nothing comes in, one packet is sent again as a probe. While SACKs show
- * losses, as much as comes in may be sent again, whatever the window (packet conservation, as in PRR, RFC 6937):
- * a control that cut its window because the queue was full would else let it run empty.
+ * losses, as much as comes in may be sent again, whatever the window (packet conservation, as in PRR, RFC
+ * 6937): a control that cut its window because the queue was full would else let it run empty.
  */
 #ifndef INCASTFREE_TRANSPORT_H
 #define INCASTFREE_TRANSPORT_H
@@ -42,6 +42,7 @@ struct flow_state {
 	uint32_t transmissions;
 	uint32_t next; /* new packet to send */
 	uint32_t cumulative; /* all below are acknowledged */
+	uint32_t out; /* packets of whose fate nothing is known: SACKs lag behind the receiver's counter */
 	uint32_t lost; /* packets to be sent again */
 	uint32_t lost_from; /* none below */
 	int64_t in_flight_bytes, window_bytes;
@@ -119,9 +120,9 @@ struct news transport_ack(struct transport *transport, struct flow_state *flow, 
 /* A NACK has come in; its packet is still counted as in flight until transport_nack_done. */
 struct news transport_nack(struct transport *transport, struct flow_state *flow, const struct feedback *nack);
 void transport_nack_done(struct transport *transport, struct flow_state *flow, const struct feedback *nack);
-/* Packets of the flow that the SACKs (by_time false) or the timeout (true) show to be lost at now_ns. For each,
- * `lost`, if it is not NULL, is called with its size, after it was taken off what is in flight; -1 from it ends
- * the walk.
+/* Packets of the flow that the SACKs (by_time false) or the timeout (true) show to be lost at now_ns. For
+ * each, `lost`, if it is not NULL, is called with its size, after it was taken off what is in flight; -1 from
+ * it ends the walk.
  */
 typedef int (*loss_callback)(void *context, struct flow_state *flow, uint32_t bytes);
 int transport_find_losses(struct transport *transport, struct flow_state *flow, uint64_t now_ns, bool by_time,
