@@ -61,10 +61,11 @@ $(ENGINE_STAMP): $(ENGINE_SOURCES) $(ENGINE_HEADERS) Makefile | packages
 kernel: packages $(BIN)/incastfree
 	@$(BIN)/python -m testbed.stage.virtual.kernel build
 
-demo: setup ## compare round robin and rate-based pacing on 16 hosts
+demo: setup ## compare round robin, with and without control, and rate-based pacing on 16 hosts
 	@mkdir -p results
 	@$(BIN)/incastfree workload zipf --hosts 16 --s 1 --bytes 30e6 --out results/zipf-16.csv
-	@$(BIN)/incastfree compare --demand results/zipf-16.csv --unit wire-bytes --schedule rr,rate --out results/demo
+	@$(BIN)/incastfree compare --demand results/zipf-16.csv --unit wire-bytes \
+		--schedule rr,rr+nscc,rate --out results/demo
 
 test: setup build/dev.stamp ## run all tests
 	@$(BIN)/python -m pytest tests

@@ -1,6 +1,6 @@
 """Speed, set-up time and memory of the virtual stage. Run it on an otherwise idle machine: ``make bench``.
 
-Prints packet-hops a second of wall time (the engine alone, pinned to one processor), set-up seconds (boot, network,
+Prints packet-hops a second of wall time, data and control (30 MB a sender; the engine alone, pinned to one processor), set-up seconds (boot, network,
 programs) and the peak of the guest's memory as the host sees it. Each case runs several times; the best and the
 median are shown, since what disturbs a run only ever slows it down.
 """
@@ -15,6 +15,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,15 @@ from testbed.job import prepare
 from testbed.runner import run_schedule
 from testbed.workload.zipf import zipf
 
-CASES = ((64, 30_000_000, ("rr", "rate")), (128, 30_000_000, ("rr", "rate")))
+BYTES = 30_000_000
+OPEN_LOOP = {"loss_recovery": "none", "queue_bytes": 0}
+"""No ACKs, unlimited queues: the fabric alone."""
+CASES = (
+    ("open loop", 0.5, "rr", OPEN_LOOP),
+    ("open loop", 0.5, "rate", OPEN_LOOP),
+    ("transport", 1.0, "rate", {}),
+    ("transport", 1.0, "rr+nscc", {}),
+)
 SETUP_HOSTS = (16, 64, 128, 256, 512)
 
 
@@ -46,8 +55,8 @@ def shared_bytes() -> int:
         return int(next(line for line in file if line.startswith("Shmem:")).split()[1]) * 1024
 
 
-def measure(demand: Path, schedule: str, cpu: int) -> dict[str, float]:
-    scenario = prepare(from_mapping({"demand": [{"file": str(demand), "unit": "wire-bytes"}]}))
+def measure(demand: Path, schedule: str, cpu: int, **keys: Any) -> dict[str, float]:
+    scenario = prepare(from_mapping({"demand": [{"file": str(demand), "unit": "wire-bytes"}], **keys}))
     memory = MemoryWatch()
     thread = threading.Thread(target=memory.watch)
     thread.start()
@@ -57,7 +66,7 @@ def measure(demand: Path, schedule: str, cpu: int) -> dict[str, float]:
         memory.stop = True
         thread.join()
     return {
-        "hops": figures["packet_hops"] / figures["engine_s"],
+        "hops": (figures["packet_hops"] + figures["control_hops"]) / figures["engine_s"],
         "engine_s": figures["engine_s"],
         "setup_s": figures["setup_s"],
         "wall_s": figures["wall_s"],
@@ -72,20 +81,20 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "demand.csv"
-        print(f"{'case':28} {'hops/s best':>12} {'median':>10} {'engine s':>9} {'setup s':>8} {'MiB':>7}")
-        for hosts, size, schedules in CASES:
-            np.savetxt(file, zipf(hosts, 0.5, size, 4096, 13), fmt="%d", delimiter=",")
-            for schedule in schedules:
+        print(f"{'case':30} {'hops/s best':>12} {'median':>10} {'engine s':>9} {'setup s':>8} {'MiB':>7}")
+        for hosts in (64, 128):
+            for kind, skew, run, keys in CASES:
+                np.savetxt(file, zipf(hosts, skew, BYTES, 4096, 13), fmt="%d", delimiter=",")
                 show(
-                    f"N={hosts} {size // 10**6} MB {schedule}",
-                    [measure(file, schedule, arguments.cpu) for _ in range(arguments.repeat)],
+                    f"N={hosts} s={skew:g} {run}, {kind}",
+                    [measure(file, run, arguments.cpu, **keys) for _ in range(arguments.repeat)],
                 )
         for hosts in SETUP_HOSTS:
             np.savetxt(file, zipf(hosts, 0.5, 4096 * hosts, 4096, 13), fmt="%d", delimiter=",")
             show(f"N={hosts} set-up", [measure(file, "rate", arguments.cpu) for _ in range(arguments.repeat)])
         np.savetxt(file, zipf(512, 0.5, 4_000_000, 4096, 13), fmt="%d", delimiter=",")
-        for schedule in ("rr", "rate"):
-            show(f"N=512 4 MB {schedule}", [measure(file, schedule, arguments.cpu)])
+        for run in ("rr+nscc", "rate"):
+            show(f"N=512 4 MB {run}", [measure(file, run, arguments.cpu)])
     return 0
 
 
@@ -94,7 +103,7 @@ def show(case: str, runs: list[dict[str, float]]) -> None:
     best = {name: min(run[name] for run in runs) for name in ("engine_s", "setup_s")}
     memory = max(run["memory_mib"] for run in runs)
     print(
-        f"{case:28} {max(hops):12.0f} {statistics.median(hops):10.0f} {best['engine_s']:9.2f} "
+        f"{case:30} {max(hops):12.0f} {statistics.median(hops):10.0f} {best['engine_s']:9.2f} "
         f"{best['setup_s']:8.2f} {memory:7.0f}",
         flush=True,
     )

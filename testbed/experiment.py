@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
@@ -48,7 +48,7 @@ class Key:
 
     name: str
     kind: str
-    """integer, number, text, list (of text), runs (of SCHEDULE[+CC]), flag, or numbers (of names)."""
+    """integer, number, text, control (of congestion), list (of text), runs (SCHEDULE[+CC]), flag, or numbers (of names)."""
     default: Value
     help: str
     unit: str = ""
@@ -72,6 +72,8 @@ FAILURE_KEYS: Final = (
     Key("down_ns", "number", None, "from when on packets on it are lost", "ns", maximum=1e12),
     Key("up_ns", "number", None, "and until when", "ns", maximum=1e12),
 )
+
+_CC: Final = Key("cc", "control", "none", "congestion control of the runs that name none: none, nscc, or a Python file")
 
 KEYS: Final = (
     Key("hosts", "integer", 0, "number of hosts; 0: from the demand", maximum=MAX_HOSTS),
@@ -149,7 +151,7 @@ KEYS: Final = (
         "runs, side by side, one a processor: SCHEDULE or SCHEDULE+CC, such as rr+nscc",
         choices=tuple(SCHEDULES),
     ),
-    Key("cc", "text", "none", "congestion control of the runs that name none: none, nscc, or a Python file"),
+    _CC,
     Key("lb", "text", "ops", "load balancing: packet spraying or one path a flow", choices=("ops", "ecmp")),
     Key("phase", "text", "random", "where in its gap a paced flow starts", choices=("random", "zero", "golden")),
     Key("stage", "text", "virtual", "where it runs", choices=("virtual",)),
@@ -301,7 +303,9 @@ def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Pat
 def _check_together(experiment: Experiment, where: str) -> None:
     names = [run.name for run in experiment.runs]
     if len(set(names)) < len(names):
-        raise InputError(f"{where}schedule names something twice: {', '.join(names)}")
+        raise InputError(
+            f"{where}schedule gives two runs one name: {', '.join(names)}; leave one out, or rename its file"
+        )
     if experiment.loss_recovery == "none":
         for run in experiment.runs:
             if run.cc != "none":
@@ -319,70 +323,102 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def _check(key: Key, value: Value, where: str, base: Path) -> Value:
-    if key.name == "cc":
-        if not isinstance(value, str):
-            raise InputError(f"{where}cc is {value!r}: give text")
-        return _control(value, where, base)
     if key.automatic and value == AUTO:
         return value
-    if key.kind == "flag":
-        if not isinstance(value, bool):
-            raise InputError(f"{where}{key.name} is {value!r}: give true or false")
-        return value
-    if key.kind == "text":
-        if not isinstance(value, str):
-            raise InputError(f"{where}{key.name} is {value!r}: give text")
-        return _choice(key, value, where, base)
-    if key.kind in ("list", "runs"):
-        items = value.split(",") if isinstance(value, str) else value
-        if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-            raise InputError(f"{where}{key.name} is {value!r}: give a list of text")
-        items = [item.strip() for item in items if item.strip()]
-        if key.choices and not items:
-            raise InputError(f"{where}{key.name} is empty: give one or more of {', '.join(key.choices)}")
-        if len(set(items)) < len(items):
-            raise InputError(f"{where}{key.name} names something twice: {', '.join(items)}")
-        return tuple((_run if key.kind == "runs" else _choice)(key, item, where, base) for item in items)
-    if key.kind == "numbers":
-        if not isinstance(value, dict):
-            raise InputError(f"{where}{key.name} is {value!r}: give a table of links and numbers")
-        return {name: _number(key, item, where, f"{key.name}.{name}") for name, item in value.items()}
-    number = _number(key, value, where, key.name)
-    if key.kind == "integer":
-        if number.denominator != 1:
-            raise InputError(f"{where}{key.name} is {value}: give a whole number")
-        return int(number)
-    return number
+    return _CHECKS[key.kind](key, value, where, base)
+
+
+def _flag(key: Key, value: Value, where: str, _base: Path) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where}{key.name} is {value!r}: give true or false")
+    return value
+
+
+def _text(key: Key, value: Value, where: str, _base: Path) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}{key.name} is {value!r}: give text")
+    if key.choices and value not in key.choices:
+        raise InputError(f"{where}{key.name} {value!r} is not known: use {' or '.join(key.choices)}")
+    return _writable(value, where, key.name)
+
+
+def _control(key: Key, value: Value, where: str, base: Path) -> str:
+    name = _text(key, value, where, base)
+    try:
+        name = cca.check(name, base)
+    except InputError as error:
+        raise InputError(f"{where}{error}") from None
+    return _writable(name, where, key.name)
+
+
+def _list(key: Key, value: Value, where: str, base: Path) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise InputError(f"{where}{key.name} is {value!r}: give a list of text")
+    items = [item.strip() for item in items if item.strip()]
+    if key.choices and not items:
+        raise InputError(f"{where}{key.name} is empty: give one or more of {', '.join(key.choices)}")
+    if len(set(items)) < len(items):
+        raise InputError(f"{where}{key.name} names something twice: {', '.join(items)}")
+    return tuple((_run if key.kind == "runs" else _text)(key, item, where, base) for item in items)
 
 
 def _run(key: Key, value: str, where: str, base: Path) -> str:
-    schedule, plus, cc = value.partition("+")
-    _choice(key, schedule, where, base)
-    return f"{schedule}+{_control(cc, where, base)}" if plus else schedule
+    schedule, plus, cc = (part.strip() for part in value.partition("+"))
+    _text(key, schedule, where, base)
+    return f"{schedule}+{_control(_CC, cc, where, base)}" if plus else schedule
 
 
-def _control(name: str, where: str, base: Path) -> str:
+def _numbers(key: Key, value: Value, where: str, _base: Path) -> dict[str, Fraction]:
+    if not isinstance(value, dict):
+        raise InputError(f"{where}{key.name} is {value!r}: give a table of links and numbers")
+    return {name: _number(key, item, where, f"{key.name}.{name}") for name, item in value.items()}
+
+
+def _integer(key: Key, value: Value, where: str, _base: Path) -> int:
+    number = _number(key, value, where, key.name)
+    if number.denominator != 1:
+        raise InputError(f"{where}{key.name} is {value}: give a whole number")
+    return int(number)
+
+
+def _any_number(key: Key, value: Value, where: str, _base: Path) -> Fraction:
+    return _number(key, value, where, key.name)
+
+
+_CHECKS: Final[dict[str, Callable[[Key, Value, str, Path], Value]]] = {
+    "integer": _integer,
+    "number": _any_number,
+    "text": _text,
+    "control": _control,
+    "list": _list,
+    "runs": _list,
+    "flag": _flag,
+    "numbers": _numbers,
+}
+
+
+def _writable(text: str, where: str, name: str) -> str:
+    """The same. What a file of the experiment cannot say is refused before anything runs."""
     try:
-        return cca.check(name, base)
-    except InputError as error:
-        raise InputError(f"{where}{error}") from None
-
-
-def _choice(key: Key, value: str, where: str, _base: Path) -> str:
-    if key.choices and value not in key.choices:
-        raise InputError(f"{where}{key.name} {value!r} is not known: use {' or '.join(key.choices)}")
-    return value
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{where}{name} is {text!r}, which is not UTF-8: rename it") from None
+    return text
 
 
 def _number(key: Key, value: Value, where: str, name: str) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, (int, float, Fraction)) or value != value:  # noqa: PLR0124 (NaN; math.isfinite overflows on huge integers)
-        raise InputError(f"{where}{name} is {value!r}: give a number")
+        raise InputError(f"{where}{name} is {value!r}: give a number{_or_auto(key)}")
     if not key.minimum <= value <= key.maximum:
-        automatic = ", or auto" if key.automatic else ""
         upper = f" to {_readable(key.maximum)}" if key.maximum < math.inf else " or more"
         unit = f" {key.unit}" if key.unit else ""
-        raise InputError(f"{where}{name} is {value}: it must be {_readable(key.minimum)}{upper}{unit}{automatic}")
+        raise InputError(f"{where}{name} is {value}: it must be {_readable(key.minimum)}{upper}{unit}{_or_auto(key)}")
     return value if isinstance(value, Fraction) else Fraction(str(value))
+
+
+def _or_auto(key: Key) -> str:
+    return ", or auto" if key.automatic else ""
 
 
 def _readable(number: float) -> str:
@@ -405,6 +441,7 @@ def _phases(tables: Value, where: str, base: Path) -> tuple[DemandPhase, ...]:
         if not values.get("file"):
             raise InputError(f"{at}no file: name the matrix file")
         values["file"] = base / values["file"]
+        _writable(str(values["file"].absolute()), at, "file")
         values["name"] = values.get("name") or str(number)
         phases.append(DemandPhase(**values))
     return _ordered(phases, where)
@@ -430,7 +467,7 @@ def _failures(tables: Value, where: str, base: Path) -> tuple[LinkFailure, ...]:
             raise InputError(f"{at}no {missing[0]}: give {', '.join(known)}")
         failure = LinkFailure(**values)
         if failure.up_ns <= failure.down_ns:
-            raise InputError(f"{at}up_ns must be after down_ns")
+            raise InputError(f"{at}up_ns is {table['up_ns']}: it must be above down_ns, {table['down_ns']}")
         if any(other.link == failure.link for other in failures):
             raise InputError(f"{at}{failure.link} fails twice, which is not supported: give one interval")
         failures.append(failure)

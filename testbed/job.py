@@ -49,8 +49,13 @@ _LARGEST_CHOSEN_DILATION: Final = 2000
 _FALLBACK_BYTE_NS: Final = 4
 _SKB_BYTES: Final = 1536
 """Kernel memory of one short frame in flight, with its share of tables, rounded up."""
+_PACKET_STATE_BYTES: Final = 12
+_FLOW_BYTES: Final = 512
+_CONTROL_BYTES: Final = 2560
+"""A congestion control in Python, with its bound methods and numbers, rounded up."""
+_PORT_BYTES: Final = 65536
 _SOCKET_BYTES: Final = 1_000_000_000
-_BASE_MIB: Final = 448
+_BASE_MIB: Final = 512
 _GOLDEN: Final = (0.6180339887498949, 0.7548776662466927)
 """1/phi of the plain and of the plastic number: a low-discrepancy sequence in (i, j) (Roberts, 2018)."""
 _MAX_PACKETS: Final = 2**31
@@ -348,9 +353,21 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         "phases": phases,
     }
     (work / "job.json").write_text(json.dumps(job))
-    in_flight = packets if discipline is Discipline.ROUND_ROBIN else min(packets, hosts * 4096)
-    estimated = _BASE_MIB + (in_flight * _SKB_BYTES + hosts * hosts * 256 + len(scenario.wiring.ports) * 65536) // 2**20
-    return Job(run, experiment.memory_mib or estimated, packets)
+    return Job(run, experiment.memory_mib or _memory_mib(scenario, run, discipline, packets), packets)
+
+
+def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: int) -> int:
+    """An estimate of what the virtual machine needs at most; what it does not touch costs nothing."""
+    hosts, ports = len(scenario.wiring.hosts), scenario.wiring.ports
+    queue_bytes = scenario.parameters.queue_bytes
+    if queue_bytes:
+        in_flight = sum(1 + int((queue_bytes + port.ns * port.gbps / 8) / scenario.experiment.mtu_bytes) for port in ports)
+    else:
+        in_flight = packets if discipline is Discipline.ROUND_ROBIN else hosts * 4096
+    transport_bytes = packets * _PACKET_STATE_BYTES if scenario.experiment.loss_recovery != "none" else 0
+    control_bytes = hosts * hosts * (_CONTROL_BYTES if run.cc != "none" else 0)
+    used_bytes = min(packets, in_flight) * _SKB_BYTES + hosts * hosts * _FLOW_BYTES + len(ports) * _PORT_BYTES
+    return _BASE_MIB + (used_bytes + transport_bytes + control_bytes) // 2**20
 
 
 def _constants(scenario: Scenario) -> dict[str, int]:

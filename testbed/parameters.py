@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from controller.demand import HEADER_BYTES
+from controller.errors import InputError
 from testbed.experiment import Experiment
 from testbed.topology import Wiring
 
@@ -19,7 +20,8 @@ _RTO_BASE_NS: Final = 15_000
 _RTO_QUEUES: Final = 6
 _PROBE_RTTS: Final = 3
 _TAIL_PROBE_RTTS: Final = 2
-_NS: Final = 10**9
+_MOST_KMAX_BYTES: Final = 2**31
+"""The fabric counts a queue's bytes in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Parameters:
 def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> Parameters:
     """``largest_load_bytes``: M, which bounds a queue that has no limit of its own.
 
-    With links that differ, the nominal speed and the longest delay count.
+    With links that differ, the nominal speed and the longest delay count. Raises InputError where the thresholds of
+    marking, of which one may be automatic, are the wrong way round.
     """
     tiers = 2 if len(wiring.switches) > 1 else 1
     hops = 2 * tiers
@@ -60,6 +63,10 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
     def bytes_of(given: int | str, automatic: int) -> int:
         return automatic if isinstance(given, str) else given
 
+    kmin = bytes_of(experiment.ecn_kmin_bytes, min(_MOST_KMAX_BYTES, math.ceil(_KMIN * bdp_packets) * mtu))
+    kmax = bytes_of(experiment.ecn_kmax_bytes, min(_MOST_KMAX_BYTES, math.ceil(_KMAX * bdp_packets) * mtu))
+    if 0 < kmax < kmin:
+        raise InputError(f"ecn_kmin_bytes is {kmin}, above ecn_kmax_bytes, {kmax}: give both, kmax the larger")
     factor = 1 if experiment.trimming else _QUEUES_WITHOUT_TRIMMING
     queue_bytes = bytes_of(experiment.queue_bytes, factor * bdp_packets * mtu)
     deepest_ns = math.ceil((queue_bytes or largest_load_bytes) * byte_ns)
@@ -67,8 +74,8 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
         rtt_ns=rtt_ns,
         bdp_bytes=bdp_bytes,
         queue_bytes=queue_bytes,
-        ecn_kmin_bytes=bytes_of(experiment.ecn_kmin_bytes, math.ceil(_KMIN * bdp_packets) * mtu),
-        ecn_kmax_bytes=bytes_of(experiment.ecn_kmax_bytes, math.ceil(_KMAX * bdp_packets) * mtu),
+        ecn_kmin_bytes=kmin,
+        ecn_kmax_bytes=kmax,
         rto_ns=_RTO_BASE_NS + _RTO_QUEUES * deepest_ns,
         # Packets of one flow part ways only between the leaves, where queues are short unless they are unlimited.
         reorder_ns=math.ceil(rtt_ns) + (0 if queue_bytes else deepest_ns),

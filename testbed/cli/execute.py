@@ -88,7 +88,8 @@ def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
     for run in lost:
         print(
             f"incastfree: {run['run']}: {run['expected_bytes'] - run['delivered_bytes']} bytes were not delivered "
-            f"({run['drops']} packets dropped at full queues): nothing retransmits, so give a larger --queue-bytes, or 0",
+            f"({run['drops']} packets dropped and {run['trims']} trimmed at full queues, {run['lost']} lost on links): "
+            "with loss_recovery none nothing is sent again, so give sack or timeout",
             file=sys.stderr,
         )
     return 1 if lost else 0

@@ -34,7 +34,7 @@ def _add(group: Any, key: Key) -> None:
     option = f"--{key.name.replace('_', '-')}"
     unit = f" [{key.unit}]" if key.unit else ""
     choices = f" ({', '.join(key.choices)})" if key.choices else ""
-    default = ",".join(key.default) if isinstance(key.default, tuple) else key.default
+    default = ",".join(key.default) if isinstance(key.default, tuple) else "on" if key.default is True else key.default
     text = f"{key.help}{unit}{choices}; default: {default or 'none'}" if default != 0 else f"{key.help}{unit}"
     text = text.replace("%", "%%")
     if key.kind == "flag":
@@ -94,7 +94,9 @@ def _parsed(key: Key, text: str) -> int | float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"--{key.name.replace('_', '-')} {text}: give a number") from None
+        raise InputError(
+            f"--{key.name.replace('_', '-')} {text}: give a number{', or auto' if key.automatic else ''}"
+        ) from None
 
 
 def schema() -> str:

@@ -136,9 +136,6 @@ class FabricMemory:
     records: memoryview
     feedback: memoryview
     ports: memoryview
-    rates: memoryview
-    """All rate tables, rate_stride bytes apart."""
-    rate_stride: int
     ifindex: int
 
 
@@ -197,7 +194,6 @@ def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_f
         records=fabric.records,
         ports=fabric.ports,
         feedback=fabric.feedback,
-        rates=fabric.rates,
         mtu_bytes=given.mtu_bytes,
         seed=given.seed,
         discipline=given.discipline,
@@ -209,7 +205,6 @@ def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_f
         limit_ns=given.limit_ns,
         bucket_ns=given.bucket_ns,
         slot_ns=given.slot_ns,
-        rate_stride=fabric.rate_stride,
         rto_ns=given.rto_ns,
         reorder_ns=given.reorder_ns,
         probe_ns=given.probe_ns,

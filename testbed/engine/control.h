@@ -16,16 +16,13 @@ enum control_kind {
 	CONTROL_RATE, /* or with a rate in bits a second */
 };
 
-struct control { /* of one flow */
-	PyObject *on_ack, *on_nack, *on_timeout, *on_sent; /* bound methods; on_sent may be NULL */
-};
-
 struct controls {
 	enum control_kind kind;
 	double dilation; /* kernel time over fabric time */
 	uint64_t epoch_ns;
-	struct control *of; /* one a flow */
-	size_t count;
+	PyObject *objects; /* a list with one a flow; borrowed */
+	bool calls_on_sent;
+	PyObject *on_ack, *on_nack, *on_timeout, *on_sent; /* names of the methods */
 };
 
 /* objects: a list with one control a flow, or None; calls_on_sent: they want to hear of every packet. 0, or
@@ -40,7 +37,7 @@ double control_on_nack(struct controls *controls, size_t index, const struct flo
 		       uint64_t now_ns, const struct news *news);
 double control_on_timeout(struct controls *controls, size_t index, const struct flow_state *flow,
 			  uint64_t now_ns, uint32_t bytes);
-/* The same; -2 where the control has nothing to say to a packet that was sent. */
+/* The same, for controls that want to hear of packets that were sent; -2 where nothing is to change. */
 double control_on_sent(struct controls *controls, size_t index, const struct flow_state *flow,
 		       uint64_t now_ns, uint32_t bytes);
 

@@ -47,11 +47,11 @@ struct queue {
 
 struct engine {
 	/* From Python. */
-	Py_buffer flows, byte_ns, start_ns, propagation_ns, windows, head, records, ports, feedback, rates;
+	Py_buffer flows, byte_ns, start_ns, propagation_ns, windows, head, records, ports, feedback;
 	uint32_t host_count, port_count, mtu_bytes, seed;
 	enum discipline discipline;
 	enum balancing balancing;
-	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rate_stride;
+	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns;
 	double dilation;
 	int ifindex, sockets, progress_fd, trace_fd;
 	/* Its own. */
@@ -114,16 +114,15 @@ static int govern(struct engine *engine, struct flow_state *flow, double answer)
 								: (int64_t)answer;
 	} else {
 		const uint64_t *byte_ns = engine->byte_ns.buf;
-		double line_bps = 8e9 * engine->dilation * 4294967296.0 / (double)byte_ns[flow->flow->source];
+		uint64_t line_byte_ns = byte_ns[flow->flow->source];
+		double line_bps = 8e9 * engine->dilation * 4294967296.0 / (double)line_byte_ns;
 		double share = answer / line_bps * (double)RATE_ONE;
-		struct rate_table *table =
-			(void *)((char *)engine->rates.buf + flow->flow->source * engine->rate_stride);
+		uint32_t ceiling =
+			flow->flow->steps ? flow->flow->steps : UINT32_MAX; /* the schedule's own */
 
-		flow->steps = share < 1 ? 1 : share >= (double)RATE_ONE ? UINT32_MAX : (uint32_t)share;
-		table->half[table->active & 1].steps[flow->flow->destination] = flow->steps;
-		flow->gap_ns =
-			(uint64_t)((double)wire_time_ns(engine->mtu_bytes, byte_ns[flow->flow->source]) *
-				   (double)RATE_ONE / flow->steps);
+		flow->steps = share < 1 ? 1 : share >= (double)ceiling ? ceiling : (uint32_t)share;
+		flow->gap_ns = (uint64_t)((double)wire_time_ns(engine->mtu_bytes, line_byte_ns) *
+					  (double)RATE_ONE / flow->steps);
 	}
 	return 0;
 }
@@ -215,16 +214,12 @@ static int run_host(struct engine *engine, uint32_t host, uint64_t begin_ns, uin
 			return -1;
 		}
 		engine->sent_packets++;
-		if (engine->controls.kind != CONTROL_NONE) {
-			size_t index = index_of(engine, flow);
+		if (engine->controls.calls_on_sent) {
+			double answer = control_on_sent(&engine->controls, index_of(engine, flow), flow,
+							next_ns, packet.wire_bytes);
 
-			if (engine->controls.of[index].on_sent) {
-				double answer = control_on_sent(&engine->controls, index, flow, next_ns,
-								packet.wire_bytes);
-
-				if (answer != -2 && govern(engine, flow, answer))
-					return -1;
-			}
+			if (answer != -2 && govern(engine, flow, answer))
+				return -1;
 		}
 	}
 }
@@ -475,9 +470,11 @@ static int prepare(struct engine *engine)
 			    govern(engine, &engine->flow_storage[i], windows[i]))
 				return -1;
 		}
-		sender_init(&engine->senders[host], engine->discipline, engine->flow_storage + first,
-			    last - first, byte_ns[host], engine->mtu_bytes, engine->list_storage + first,
-			    engine->heap_storage + first);
+		/* Rates that a control sets are the engine's to keep, one packet at a time. */
+		sender_init(&engine->senders[host],
+			    engine->controls.kind == CONTROL_RATE ? SELF_PACED : engine->discipline,
+			    engine->flow_storage + first, last - first, byte_ns[host], engine->mtu_bytes,
+			    engine->list_storage + first, engine->heap_storage + first);
 		if (host + 1 == engine->host_count && last != count) {
 			PyErr_SetString(PyExc_ValueError, "flows must be sorted by source");
 			return -1;
@@ -507,8 +504,7 @@ static void release(struct engine *engine)
 {
 	Py_buffer *buffers[] = {&engine->flows,          &engine->byte_ns, &engine->start_ns,
 				&engine->propagation_ns, &engine->windows, &engine->head,
-				&engine->records,        &engine->ports,   &engine->feedback,
-				&engine->rates};
+				&engine->records,        &engine->ports,   &engine->feedback};
 
 	for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++)
 		if (buffers[i]->obj)
@@ -595,39 +591,39 @@ static bool is_sound(const struct engine *engine)
 	       e->records.len >= (Py_ssize_t)(RECORD_CAPACITY * sizeof(struct record)) &&
 	       e->feedback.len >= (Py_ssize_t)(FEEDBACK_CAPACITY * sizeof(struct feedback)) &&
 	       e->head.len >= (Py_ssize_t)sizeof(struct record_head) &&
-	       e->ports.len >= (Py_ssize_t)(e->port_count * sizeof(struct port)) &&
-	       e->rate_stride >= sizeof(struct rate_table) &&
-	       e->rates.len >= (Py_ssize_t)(e->host_count * e->rate_stride) && e->sockets >= 1 &&
+	       e->ports.len >= (Py_ssize_t)(e->port_count * sizeof(struct port)) && e->sockets >= 1 &&
 	       e->sockets <= MAX_SOCKETS && e->period_ns && e->bucket_ns && e->slot_ns && e->dilation > 0 &&
 	       (e->controls.kind == CONTROL_NONE ||
 		(e->windows.len == (Py_ssize_t)(flow_count * sizeof(double)) &&
-		 e->controls.count == flow_count && has_transport(e)));
+		 PyList_GET_SIZE(e->controls.objects) == (Py_ssize_t)flow_count && has_transport(e)));
 }
 
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {
-		"flows",      "byte_ns",       "start_ns",    "propagation_ns", "windows",   "head",
-		"records",    "ports",         "feedback",    "rates",          "mtu_bytes", "seed",
-		"discipline", "balancing",     "recovery",    "control_kind",   "period_ns", "lead_ns",
-		"limit_ns",   "bucket_ns",     "slot_ns",     "rate_stride",    "rto_ns",    "reorder_ns",
-		"probe_ns",   "tail_probe_ns", "epoch_ns",    "dilation",       "controls",  "calls_on_sent",
-		"ifindex",    "sockets",       "progress_fd", "trace_fd",       NULL};
+	static char *names[] = {"flows",     "byte_ns",    "start_ns",     "propagation_ns",
+				"windows",   "head",       "records",      "ports",
+				"feedback",  "mtu_bytes",  "seed",         "discipline",
+				"balancing", "recovery",   "control_kind", "period_ns",
+				"lead_ns",   "limit_ns",   "bucket_ns",    "slot_ns",
+				"rto_ns",    "reorder_ns", "probe_ns",     "tail_probe_ns",
+				"epoch_ns",  "dilation",   "controls",     "calls_on_sent",
+				"ifindex",   "sockets",    "progress_fd",  "trace_fd",
+				NULL};
 	struct engine engine = {0};
-	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rate_stride, rto_ns, reorder_ns,
-		probe_ns, tail_probe_ns, epoch_ns;
+	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rto_ns, reorder_ns, probe_ns,
+		tail_probe_ns, epoch_ns;
 	PyObject *dict = NULL, *controls;
 	int discipline, balancing, recovery, kind, calls_on_sent;
 
 	(void)self;
 	if (!PyArg_ParseTupleAndKeywords(
-		    args, keywords, "y*y*y*y*y*y*y*y*y*w*IIiiiiKKKKKKKKKKKdOpiiii", names, &engine.flows,
+		    args, keywords, "y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKdOpiiii", names, &engine.flows,
 		    &engine.byte_ns, &engine.start_ns, &engine.propagation_ns, &engine.windows, &engine.head,
-		    &engine.records, &engine.ports, &engine.feedback, &engine.rates, &engine.mtu_bytes,
-		    &engine.seed, &discipline, &balancing, &recovery, &kind, &period_ns, &lead_ns, &limit_ns,
-		    &bucket_ns, &slot_ns, &rate_stride, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns,
-		    &epoch_ns, &engine.dilation, &controls, &calls_on_sent, &engine.ifindex, &engine.sockets,
-		    &engine.progress_fd, &engine.trace_fd))
+		    &engine.records, &engine.ports, &engine.feedback, &engine.mtu_bytes, &engine.seed,
+		    &discipline, &balancing, &recovery, &kind, &period_ns, &lead_ns, &limit_ns, &bucket_ns,
+		    &slot_ns, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns, &epoch_ns, &engine.dilation,
+		    &controls, &calls_on_sent, &engine.ifindex, &engine.sockets, &engine.progress_fd,
+		    &engine.trace_fd))
 		goto out;
 	engine.discipline = (enum discipline)discipline;
 	engine.balancing = (enum balancing)balancing;
@@ -642,7 +638,6 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 	engine.limit_ns = limit_ns;
 	engine.bucket_ns = bucket_ns;
 	engine.slot_ns = slot_ns;
-	engine.rate_stride = rate_stride;
 	engine.host_count = (uint32_t)(engine.byte_ns.len / (Py_ssize_t)sizeof(uint64_t));
 	engine.port_count = (uint32_t)(engine.propagation_ns.len / (Py_ssize_t)sizeof(uint32_t));
 	if (controls_init(&engine.controls, (enum control_kind)kind, engine.dilation, controls,

@@ -137,13 +137,13 @@ static struct flow_state *next_flow(struct sender *sender)
 {
 	while (sender->waiting) {
 		struct flow_state *flow =
-			&sender->flows[sender->discipline == PACED ? sender->heap[0].flow
-								   : sender->list[sender->first]];
+			&sender->flows[sender->discipline != ROUND_ROBIN ? sender->heap[0].flow
+									 : sender->list[sender->first]];
 
 		if (flow_may_send(flow))
 			return flow;
 		flow->waiting = false;
-		if (sender->discipline == PACED) {
+		if (sender->discipline != ROUND_ROBIN) {
 			heap_remove_first(sender);
 		} else {
 			sender->waiting--;
@@ -160,7 +160,7 @@ uint64_t sender_next_ns(struct sender *sender)
 
 	if (!flow)
 		return UINT64_MAX;
-	next_ns = sender->discipline == PACED ? sender->heap[0].next_ns : flow->ready_ns;
+	next_ns = sender->discipline != ROUND_ROBIN ? sender->heap[0].next_ns : flow->ready_ns;
 	return next_ns > sender->clear_ns ? next_ns : sender->clear_ns;
 }
 
@@ -175,12 +175,12 @@ struct flow_state *sender_take(struct sender *sender, struct transport *transpor
 	/* A paced packet is ready when its flow was, and the NIC's clock says when it leaves. */
 	packet->ready_ns = sender->discipline == PACED ? flow->ready_ns : start_ns;
 	packet->number = flow->transmissions++;
-	if (sender->discipline == PACED)
+	if (sender->discipline != ROUND_ROBIN)
 		depart(sender, flow, &flow->clock);
 	sender->clear_ns = start_ns + wire_time_ns(packet->wire_bytes, sender->byte_ns);
 	packet->psn = transport_send(transport, flow, start_ns, &packet->flags, &packet->copy);
 
-	if (sender->discipline == PACED) {
+	if (sender->discipline != ROUND_ROBIN) {
 		if (flow_may_send(flow)) {
 			sender->heap[0].next_ns = foresee(sender, flow);
 			sift_down(sender, 0);

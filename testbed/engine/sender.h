@@ -12,6 +12,7 @@
 enum discipline {
 	ROUND_ROBIN, /* one packet a turn of every flow that may send; the port alone sets the pace */
 	PACED, /* earliest departure first, by the NIC's own clocks */
+	SELF_PACED, /* the same by clocks that the engine keeps: the NIC takes what comes */
 };
 
 struct heap_entry { /* the key lies in the heap: a look at the flows would miss the cache at every level */

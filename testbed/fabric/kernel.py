@@ -91,8 +91,7 @@ class KernelFabric:
         self.receives = fabric.map("receives").map_memory()
         self._edt_flows = fabric.map("edt_flows").map_memory()
         tables = fabric.map("rate_tables")
-        memory = self.rate_memory = tables.map_memory()
-        self.rate_stride_bytes = tables.stride_bytes
+        memory = tables.map_memory()
         self.rate_tables = [RateTable(memory[host * tables.stride_bytes :]) for host in range(hosts)]
 
         self._fill_ports(dilation, queue_bytes, path_salt)

@@ -239,6 +239,7 @@ def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray
         source, destination = np.nonzero(demand.wire_bytes)
         got = phase.receives[source, destination]
         sent = phase.sending[source, destination]
+        recoveries: list[tuple[str, NDArray[Any]]] = [(name, sent[name].astype(np.int64)) for name in _RECOVERIES]
 
         for name, values in (
             ("phase", np.full(len(source), number, dtype=np.int32)),
@@ -249,7 +250,7 @@ def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray
             ("first_arrival_ns", _since_start(got["first_ns"], phase, scenario, offset_ns)),
             ("last_arrival_ns", _since_start(got["last_ns"], phase, scenario, offset_ns)),
             ("last_ack_ns", _since_start(sent["done_ns"], phase, scenario, offset_ns)),
-            *((name, sent[name].astype(np.int64)) for name in _RECOVERIES),
+            *recoveries,
             ("duplicates", got["duplicates"].astype(np.int64)),
         ):
             columns.setdefault(name, []).append(values)

@@ -33,7 +33,7 @@ class Network:
     """Whether a full queue cuts packets down to their headers (the sender gets a NACK) or drops them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Path:
     """One pair of hosts."""
 

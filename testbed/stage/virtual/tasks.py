@@ -76,8 +76,6 @@ def collective(work: Path) -> None:
         records=fabric.records,
         feedback=fabric.feedback,
         ports=fabric.ports,
-        rates=fabric.rate_memory,
-        rate_stride=fabric.rate_stride_bytes,
         ifindex=INJECT_IFINDEX,
     )
     gc.disable()  # controls make no circles, and a collection would walk all of them
