@@ -399,7 +399,7 @@ _CHECKS: Final[dict[str, Callable[[Key, Value, str, Path], Value]]] = {
 
 
 def _writable(text: str, where: str, name: str) -> str:
-    """The same. What a file of the experiment cannot say is refused before anything runs."""
+    """The text itself: refused, before anything runs, where experiment.toml could not say it."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -63,7 +63,7 @@ FLOW_RESULT_FIELDS: Final = [
     ("probes", "<u4"),
     ("reserved", "<u4"),
 ]
-"""NumPy layout of struct flow_result (engine.c). done_ns: last ACK at the sender, 0 without a transport."""
+"""NumPy layout of struct flow_result (module.c). done_ns: last ACK at the sender, 0 without a transport."""
 
 RECEIVED_WORDS: Final = 1 << 21
 """Words of 64 packets in which receivers remember what has come in (fabric.h)."""

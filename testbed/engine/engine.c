@@ -1,80 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The engine: one process that sends for all hosts, and measures.
- *
- * It wakes once a period, a little before the period that it is about to act for, offers every NIC what
- * leaves it in that period, and reads what the fabric recorded since. Frames carry the time at which they are
- * ready, so that nothing depends on when exactly the engine wakes: it is only ever early.
- *
- * The fabric notes an ACK when it enters the last link to its host, and so the engine knows of every ACK of
- * a period before it begins, if no such link is shorter than the period and the lead together: each host's
- * ACKs and packets then take effect in their order, to the nanosecond (a conservative lookahead, as in
- * parallel simulation). Where a link is shorter, an ACK takes effect up to a period late.
- */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+/* What the engine does at each wake; engine.h says how it works. */
+#include "engine.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "control.h"
-#include "entropy.h"
-#include "fabric.h"
 #include "frame.h"
-#include "inject.h"
-#include "measure.h"
-#include "sender.h"
-#include "transport.h"
 #include "wire_time.h"
 
 #define SECOND_NS      1000000000ULL
 #define PROGRESS_STEPS 50
-#define MAX_SOCKETS    64
-
-/* A feedback that has been read and not yet acted on. */
-struct pending {
-	struct feedback feedback;
-	uint32_t next; /* of the same host; 0 is none */
-};
-
-struct queue {
-	uint32_t head, tail;
-};
-
-#define PENDING_CAPACITY (4u * FEEDBACK_CAPACITY)
-
-struct engine {
-	/* From Python. */
-	Py_buffer flows, byte_ns, start_ns, propagation_ns, windows, head, records, ports, feedback;
-	uint32_t host_count, port_count, mtu_bytes, seed;
-	enum discipline discipline;
-	enum balancing balancing;
-	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns;
-	double dilation;
-	int ifindex, sockets, progress_fd, trace_fd;
-	/* Its own. */
-	uint64_t epoch_ns; /* the common start */
-	uint64_t expected_packets, sent_packets, packet_hops, last_far_end_ns;
-	uint64_t delivered_before;
-	uint64_t time_ns; /* of what is being acted on */
-	uint64_t heard; /* ACKs and NACKs */
-	uint32_t flow_count, done_flows;
-	uint32_t turn; /* of the flows whose timers are looked at */
-	struct sender *senders;
-	struct flow_state *flow_storage;
-	uint32_t *list_storage;
-	struct heap_entry *heap_storage;
-	uint32_t *flow_of; /* host_count x host_count: its place in flow_storage */
-	struct transport transport;
-	struct controls controls;
-	struct pending *pending;
-	uint32_t pending_free, pending_used;
-	struct queue *arriving; /* one a host */
-	struct inject *inject;
-	struct measure measure;
-};
 
 static void sleep_until(uint64_t when_ns)
 {
@@ -83,16 +20,6 @@ static void sleep_until(uint64_t when_ns)
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, NULL) == EINTR)
 		;
-}
-
-static struct record_head *head(const struct engine *engine)
-{
-	return engine->head.buf;
-}
-
-static bool has_transport(const struct engine *engine)
-{
-	return engine->transport.recovery != RECOVERY_NONE;
 }
 
 /* ---- congestion control ---- */
@@ -246,7 +173,7 @@ static int run_timers(struct engine *engine, uint64_t now)
 
 static int send_until(struct engine *engine, uint64_t begin_ns, uint64_t horizon_ns)
 {
-	if (has_transport(engine) && run_timers(engine, begin_ns))
+	if (engine_has_transport(engine) && run_timers(engine, begin_ns))
 		return -1;
 	for (uint32_t host = 0; host < engine->host_count; host++)
 		if (run_host(engine, host, begin_ns, horizon_ns))
@@ -262,14 +189,14 @@ static int send_until(struct engine *engine, uint64_t begin_ns, uint64_t horizon
 static int read_feedback(struct engine *engine)
 {
 	const struct feedback *ring = engine->feedback.buf;
-	uint64_t written = head(engine)->feedback_written;
+	uint64_t written = engine_head(engine)->feedback_written;
 
 	if (written > FEEDBACK_CAPACITY) {
 		PyErr_Format(PyExc_RuntimeError, "the fabric noted %llu answers in one period, more than %u",
 			     (unsigned long long)written, FEEDBACK_CAPACITY);
 		return -1;
 	}
-	head(engine)->feedback_written = 0;
+	engine_head(engine)->feedback_written = 0;
 	engine->heard += written;
 	for (uint64_t i = 0; i < written; i++) {
 		uint32_t place = engine->pending_free;
@@ -316,7 +243,7 @@ static int trace(struct engine *engine, const void *records, size_t bytes)
 static int read_records(struct engine *engine)
 {
 	const struct record *ring = engine->records.buf;
-	uint64_t written = head(engine)->written;
+	uint64_t written = engine_head(engine)->written;
 
 	if (written > RECORD_CAPACITY) {
 		PyErr_Format(PyExc_RuntimeError, "the fabric wrote %llu records in one period, more than %u",
@@ -326,7 +253,7 @@ static int read_records(struct engine *engine)
 	/* From the start each time, so that the records in use stay in the processor's cache. No packet can
 	 * move while this runs: virtual time stands still.
 	 */
-	head(engine)->written = 0;
+	engine_head(engine)->written = 0;
 	engine->packet_hops += written;
 	for (uint64_t i = 0; i < written; i++) {
 		const struct record *record = &ring[i];
@@ -343,7 +270,7 @@ static int read_records(struct engine *engine)
 
 static void report_progress(struct engine *engine, uint64_t time_ns, uint64_t *reported)
 {
-	uint64_t delivered = head(engine)->delivered_packets - engine->delivered_before;
+	uint64_t delivered = engine_head(engine)->delivered_packets - engine->delivered_before;
 	uint64_t step = delivered * PROGRESS_STEPS / engine->expected_packets;
 	char line[128];
 	ssize_t length;
@@ -365,16 +292,16 @@ static void report_progress(struct engine *engine, uint64_t time_ns, uint64_t *r
  */
 static bool is_complete(const struct engine *engine, uint64_t wake_ns)
 {
-	const struct record_head *noted = head(engine);
+	const struct record_head *noted = engine_head(engine);
 
 	if (engine->last_far_end_ns >= wake_ns || noted->last_ns >= wake_ns || noted->feedback_written)
 		return false;
-	if (has_transport(engine))
+	if (engine_has_transport(engine))
 		return engine->done_flows == engine->flow_count;
 	return engine->sent_packets == engine->expected_packets;
 }
 
-static int drive(struct engine *engine)
+int engine_drive(struct engine *engine)
 {
 	uint64_t wake_ns = engine->epoch_ns - engine->lead_ns;
 	uint64_t reported = 0;
@@ -394,7 +321,7 @@ static int drive(struct engine *engine)
 		if (wake_ns > engine->epoch_ns && wake_ns - engine->epoch_ns > engine->limit_ns) {
 			PyErr_Format(PyExc_TimeoutError,
 				     "%llu of %llu packets had arrived at the limit of virtual time",
-				     (unsigned long long)(head(engine)->delivered_packets -
+				     (unsigned long long)(engine_head(engine)->delivered_packets -
 							  engine->delivered_before),
 				     (unsigned long long)engine->expected_packets);
 			return -1;
@@ -412,7 +339,8 @@ static int allocate(struct engine *engine, size_t count)
 	engine->heap_storage = calloc(count + 1, sizeof(*engine->heap_storage));
 	engine->flow_of = calloc((size_t)engine->host_count * engine->host_count, sizeof(*engine->flow_of));
 	engine->arriving = calloc(engine->host_count, sizeof(*engine->arriving));
-	engine->pending = calloc(has_transport(engine) ? PENDING_CAPACITY : 1, sizeof(*engine->pending));
+	engine->pending =
+		calloc(engine_has_transport(engine) ? PENDING_CAPACITY : 1, sizeof(*engine->pending));
 	engine->pending_used = 1;
 	return engine->senders && engine->flow_storage && engine->list_storage && engine->heap_storage &&
 			       engine->flow_of && engine->arriving && engine->pending
@@ -440,7 +368,7 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 	engine->expected_packets += flow->packets;
 }
 
-static int prepare(struct engine *engine)
+int engine_prepare(struct engine *engine)
 {
 	const struct flow *flows = engine->flows.buf;
 	size_t count = (size_t)engine->flows.len / sizeof(*flows);
@@ -452,12 +380,12 @@ static int prepare(struct engine *engine)
 		return -1;
 	}
 	engine->flow_count = (uint32_t)count;
-	head(engine)->written = 0;
-	head(engine)->feedback_written = 0;
-	head(engine)->late_packets = 0;
-	head(engine)->last_ns = 0;
-	head(engine)->acks = head(engine)->nacks = 0;
-	engine->delivered_before = head(engine)->delivered_packets;
+	engine_head(engine)->written = 0;
+	engine_head(engine)->feedback_written = 0;
+	engine_head(engine)->late_packets = 0;
+	engine_head(engine)->last_ns = 0;
+	engine_head(engine)->acks = engine_head(engine)->nacks = 0;
+	engine->delivered_before = engine_head(engine)->delivered_packets;
 	engine->controls.epoch_ns = engine->epoch_ns;
 	for (uint32_t host = 0, first = 0; host < engine->host_count; host++) {
 		uint32_t last = first;
@@ -500,15 +428,8 @@ static int prepare(struct engine *engine)
 	return 0;
 }
 
-static void release(struct engine *engine)
+void engine_free(struct engine *engine)
 {
-	Py_buffer *buffers[] = {&engine->flows,          &engine->byte_ns, &engine->start_ns,
-				&engine->propagation_ns, &engine->windows, &engine->head,
-				&engine->records,        &engine->ports,   &engine->feedback};
-
-	for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++)
-		if (buffers[i]->obj)
-			PyBuffer_Release(buffers[i]);
 	if (engine->inject)
 		inject_close(engine->inject);
 	free(engine->senders);
@@ -519,153 +440,5 @@ static void release(struct engine *engine)
 	free(engine->arriving);
 	free(engine->pending);
 	transport_free(&engine->transport);
-	controls_free(&engine->controls);
 	measure_free(&engine->measure);
-}
-
-/* ---- what Python sees ---- */
-
-struct flow_result { /* as testbed/engine/__init__.py lays it out */
-	uint64_t done_ns;
-	uint32_t retransmissions, nacks, timeouts, sack_losses, probes, reserved;
-};
-
-static PyObject *flow_results(const struct engine *engine)
-{
-	PyObject *bytes = PyBytes_FromStringAndSize(
-		NULL, (Py_ssize_t)(engine->flow_count * sizeof(struct flow_result)));
-
-	for (uint32_t i = 0; bytes && i < engine->flow_count; i++) {
-		const struct flow_state *flow = &engine->flow_storage[i];
-
-		((struct flow_result *)PyBytes_AS_STRING(bytes))[i] = (struct flow_result){
-			.done_ns = flow->done_ns,
-			.retransmissions = flow->retransmissions,
-			.nacks = flow->nacks,
-			.timeouts = flow->timeouts,
-			.sack_losses = flow->sack_losses,
-			.probes = flow->probes,
-		};
-	}
-	return bytes;
-}
-
-static PyObject *results(struct engine *engine)
-{
-	const struct measure *measure = &engine->measure;
-	size_t cells = (size_t)measure->port_count * MEASURE_BUCKETS;
-	uint64_t *deepest = malloc(measure->port_count * sizeof(*deepest));
-	PyObject *dict, *flows = flow_results(engine);
-
-	if (!deepest || !flows) {
-		free(deepest);
-		Py_XDECREF(flows);
-		return PyErr_NoMemory();
-	}
-	for (uint32_t port = 0; port < measure->port_count; port++)
-		deepest[port] = measure->ports[port].max_queue_bytes;
-	dict = Py_BuildValue(
-		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#}", "epoch_ns",
-		(unsigned long long)engine->epoch_ns, "sent_packets",
-		(unsigned long long)engine->sent_packets, "packet_hops",
-		(unsigned long long)engine->packet_hops, "late_packets",
-		(unsigned long long)head(engine)->late_packets, "acks",
-		(unsigned long long)head(engine)->acks, "nacks", (unsigned long long)head(engine)->nacks,
-		"heard", (unsigned long long)engine->heard, "total_queue_max_bytes",
-		(unsigned long long)measure->max_total_bytes, "bucket_ns",
-		(unsigned long long)measure->bucket_ns, "flow_results", flows, "port_queue_max_bytes",
-		deepest, (Py_ssize_t)(measure->port_count * sizeof(*deepest)), "series_queue_bytes",
-		measure->series_queue_bytes, (Py_ssize_t)(cells * sizeof(*measure->series_queue_bytes)),
-		"series_sent_bytes", measure->series_sent_bytes,
-		(Py_ssize_t)(cells * sizeof(*measure->series_sent_bytes)));
-	free(deepest);
-	return dict;
-}
-
-static bool is_sound(const struct engine *engine)
-{
-	const struct engine *e = engine;
-	size_t flow_count = (size_t)e->flows.len / sizeof(struct flow);
-
-	return e->start_ns.len == e->byte_ns.len &&
-	       e->records.len >= (Py_ssize_t)(RECORD_CAPACITY * sizeof(struct record)) &&
-	       e->feedback.len >= (Py_ssize_t)(FEEDBACK_CAPACITY * sizeof(struct feedback)) &&
-	       e->head.len >= (Py_ssize_t)sizeof(struct record_head) &&
-	       e->ports.len >= (Py_ssize_t)(e->port_count * sizeof(struct port)) && e->sockets >= 1 &&
-	       e->sockets <= MAX_SOCKETS && e->period_ns && e->bucket_ns && e->slot_ns && e->dilation > 0 &&
-	       (e->controls.kind == CONTROL_NONE ||
-		(e->windows.len == (Py_ssize_t)(flow_count * sizeof(double)) &&
-		 PyList_GET_SIZE(e->controls.objects) == (Py_ssize_t)flow_count && has_transport(e)));
-}
-
-static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
-{
-	static char *names[] = {"flows",     "byte_ns",    "start_ns",     "propagation_ns",
-				"windows",   "head",       "records",      "ports",
-				"feedback",  "mtu_bytes",  "seed",         "discipline",
-				"balancing", "recovery",   "control_kind", "period_ns",
-				"lead_ns",   "limit_ns",   "bucket_ns",    "slot_ns",
-				"rto_ns",    "reorder_ns", "probe_ns",     "tail_probe_ns",
-				"epoch_ns",  "dilation",   "controls",     "calls_on_sent",
-				"ifindex",   "sockets",    "progress_fd",  "trace_fd",
-				NULL};
-	struct engine engine = {0};
-	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rto_ns, reorder_ns, probe_ns,
-		tail_probe_ns, epoch_ns;
-	PyObject *dict = NULL, *controls;
-	int discipline, balancing, recovery, kind, calls_on_sent;
-
-	(void)self;
-	if (!PyArg_ParseTupleAndKeywords(
-		    args, keywords, "y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKdOpiiii", names, &engine.flows,
-		    &engine.byte_ns, &engine.start_ns, &engine.propagation_ns, &engine.windows, &engine.head,
-		    &engine.records, &engine.ports, &engine.feedback, &engine.mtu_bytes, &engine.seed,
-		    &discipline, &balancing, &recovery, &kind, &period_ns, &lead_ns, &limit_ns, &bucket_ns,
-		    &slot_ns, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns, &epoch_ns, &engine.dilation,
-		    &controls, &calls_on_sent, &engine.ifindex, &engine.sockets, &engine.progress_fd,
-		    &engine.trace_fd))
-		goto out;
-	engine.discipline = (enum discipline)discipline;
-	engine.balancing = (enum balancing)balancing;
-	engine.transport = (struct transport){.recovery = (enum loss_recovery)recovery,
-					      .rto_ns = rto_ns,
-					      .reorder_ns = reorder_ns,
-					      .probe_ns = probe_ns,
-					      .tail_probe_ns = tail_probe_ns};
-	engine.period_ns = period_ns;
-	engine.epoch_ns = epoch_ns;
-	engine.lead_ns = lead_ns;
-	engine.limit_ns = limit_ns;
-	engine.bucket_ns = bucket_ns;
-	engine.slot_ns = slot_ns;
-	engine.host_count = (uint32_t)(engine.byte_ns.len / (Py_ssize_t)sizeof(uint64_t));
-	engine.port_count = (uint32_t)(engine.propagation_ns.len / (Py_ssize_t)sizeof(uint32_t));
-	if (controls_init(&engine.controls, (enum control_kind)kind, engine.dilation, controls,
-			  calls_on_sent))
-		goto out;
-	if (!is_sound(&engine)) {
-		PyErr_SetString(PyExc_ValueError, "an argument has the wrong size or is out of range");
-		goto out;
-	}
-	if (prepare(&engine) || drive(&engine))
-		goto out;
-	measure_finish(&engine.measure, engine.last_far_end_ns);
-	dict = results(&engine);
-out:
-	release(&engine);
-	return dict;
-}
-
-static PyMethodDef methods[] = {
-	{"run", (PyCFunction)(void (*)(void))engine_run, METH_VARARGS | METH_KEYWORDS,
-	 "Sends all flows and measures until the last packet has arrived; see testbed/engine/__init__.py."},
-	{NULL, NULL, 0, NULL},
-};
-
-static struct PyModuleDef module = {
-	PyModuleDef_HEAD_INIT, "_engine", NULL, -1, methods, NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__engine(void)
-{
-	return PyModule_Create(&module);
 }

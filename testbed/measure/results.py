@@ -102,7 +102,8 @@ def collect(scenario: Scenario, work: Path) -> RunData:
     deepest = np.max([phase.deepest for phase in phases], axis=0)
     facing = np.array([wiring.host_port(host) for host in range(hosts)])
     others = np.setdiff1d(np.arange(hosts, len(wiring.ports)), facing)
-    hot = int(deepest[facing].argmax())
+    load = sum(demand.wire_bytes.sum(axis=0) for demand in scenario.demands)
+    hot = int(np.lexsort((load, deepest[facing]))[-1])  # of equal queues, that of the host to which more is sent
     counted = phases[-1].output["ports"]
     counters = {name: sum(port[name] for port in counted) for name in _COUNTERS}
     last_ack_ns = _last_ack_ns(scenario, phases)
@@ -239,9 +240,7 @@ def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray
         source, destination = np.nonzero(demand.wire_bytes)
         got = phase.receives[source, destination]
         sent = phase.sending[source, destination]
-        recoveries: list[tuple[str, NDArray[Any]]] = [(name, sent[name].astype(np.int64)) for name in _RECOVERIES]
-
-        for name, values in (
+        rows: list[tuple[str, NDArray[Any]]] = [
             ("phase", np.full(len(source), number, dtype=np.int32)),
             ("src", source.astype(np.int32)),
             ("dst", destination.astype(np.int32)),
@@ -250,9 +249,10 @@ def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray
             ("first_arrival_ns", _since_start(got["first_ns"], phase, scenario, offset_ns)),
             ("last_arrival_ns", _since_start(got["last_ns"], phase, scenario, offset_ns)),
             ("last_ack_ns", _since_start(sent["done_ns"], phase, scenario, offset_ns)),
-            *recoveries,
+            *((name, sent[name].astype(np.int64)) for name in _RECOVERIES),
             ("duplicates", got["duplicates"].astype(np.int64)),
-        ):
+        ]
+        for name, values in rows:
             columns.setdefault(name, []).append(values)
         offset_ns += phase.duration_ns
     return {name: np.concatenate(parts) for name, parts in columns.items()}

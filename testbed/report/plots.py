@@ -57,25 +57,35 @@ def _save(figure: Any, path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
+def _hottest(scenario: Scenario) -> str:
+    """The receiver that needs longest for all that is sent to it; with phases, for all of them."""
+    load = sum(demand.wire_bytes.sum(axis=0) for demand in scenario.demands)
+    times = [float(int(bytes_) / speed) for bytes_, speed in zip(load, scenario.speeds_bps, strict=True)]
+    return scenario.wiring.hosts[int(np.argmax(times))]
+
+
 def _draw_queue(
     scenario: Scenario, runs: list[dict[str, Any]], series: dict[str, dict[str, NDArray[Any]]], path: Path
 ) -> None:
-    """The queue at each run's hottest host-facing port; logarithmic, since the runs differ by orders."""
+    """The queue at the port of the receiver that most is sent to; logarithmic, since the runs differ by orders."""
     mtu = scenario.experiment.mtu_bytes
-    figure, axes = _axes(f"Queue at the switch port of the hottest receiver, {len(scenario.wiring.hosts)} hosts")
+    hot_host = _hottest(scenario)
+    figure, axes = _axes(
+        f"Queue at the switch port of {hot_host}, to which most is sent, {len(scenario.wiring.hosts)} hosts"
+    )
     for number, run in enumerate(runs):
         if run["hot_host"] is None:
             continue
         columns = series[run["run"]]
-        own = columns["toward"] == run["hot_host"]
-        deepest = run["hot_queue_max_bytes"] / mtu
+        own = columns["toward"] == hot_host
+        deepest = columns["queue_max_bytes"][own].max(initial=0) / mtu
         axes.plot(
             columns["begin_ns"][own] / 1000,
             np.maximum(columns["queue_max_bytes"][own] / mtu, 0.5),
             _STYLES[number % 4],
             color=_COLOURS[number % 4],
             drawstyle="steps-post",
-            label=f"{run['run']}: at most {deepest:,.0f} packets, at {run['hot_host']}",
+            label=f"{run['run']}: at most {deepest:,.0f} packets",
         )
     axes.axvline(runs[0]["lower_bound_ns"] / 1000, color="0.4", linewidth=0.8)
     axes.annotate(
@@ -101,6 +111,7 @@ def _draw_utilisation(
     """Use of all links into hosts, over time: what is sent over what could be."""
     hosts = len(scenario.wiring.hosts)
     facing = [scenario.wiring.host_port(host) for host in range(hosts)]
+    hot_host = _hottest(scenario)
     capacity = float(sum(scenario.wiring.ports[port].gbps for port in facing)) / 8  # bytes a ns
     figure, axes = _axes(f"Use of the links into {hosts} hosts")
     for number, run in enumerate(runs):
@@ -119,8 +130,8 @@ def _draw_utilisation(
             drawstyle="steps-post",
             label=f"{run['run']}: mean of all hosts",
         )
-        hot = columns["toward"] == run["hot_host"]
-        speed = float(scenario.wiring.ports[scenario.wiring.hosts.index(run["hot_host"])].gbps) / 8
+        hot = columns["toward"] == hot_host
+        speed = float(scenario.wiring.ports[scenario.wiring.hosts.index(hot_host)].gbps) / 8
         axes.plot(
             columns["begin_ns"][hot] / 1000,
             100 * columns["sent_bytes"][hot] / columns["bucket_ns"][hot] / speed,
@@ -128,7 +139,7 @@ def _draw_utilisation(
             color=colour,
             linewidth=0.8,
             alpha=0.6,
-            label=f"{run['run']}: {run['hot_host']}",
+            label=f"{run['run']}: {hot_host}",
         )
     axes.set_ylim(0, 105)
     axes.set_ylabel("share of the line rate [%]")

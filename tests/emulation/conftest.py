@@ -21,6 +21,8 @@ from testbed.runner import run_schedule
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
 CPU = 0
+OPEN_LOOP: dict[str, Any] = {"loss_recovery": "none", "queue_bytes": 0}
+"""Nothing is acknowledged, and no queue is ever full."""
 
 
 def scenario_of(demand: Path, **keys: Any) -> Scenario:
@@ -37,20 +39,25 @@ def run_once(scenario: Scenario, schedule: str) -> RunData:
 
 def run_all(scenarios: Iterable[Scenario], schedule: str) -> list[RunData]:
     """One run each, one a processor at a time."""
+    return run_each((scenario, schedule) for scenario in scenarios)
+
+
+def run_each(runs: Iterable[tuple[Scenario, str]]) -> list[RunData]:
+    """(scenario, schedule): the same with schedules of their own."""
     processors: queue.SimpleQueue[int] = queue.SimpleQueue()
     available = sorted(os.sched_getaffinity(0))
     for cpu in available:
         processors.put(cpu)
 
-    def run(scenario: Scenario) -> RunData:
+    def run(what: tuple[Scenario, str]) -> RunData:
         cpu = processors.get()
         try:
-            return run_schedule(scenario, schedule, cpu, lambda *_: None, threading.Event())
+            return run_schedule(*what, cpu, lambda *_: None, threading.Event())
         finally:
             processors.put(cpu)
 
     with ThreadPoolExecutor(len(available)) as pool:
-        return list(pool.map(run, scenarios))
+        return list(pool.map(run, runs))
 
 
 def write_matrix(path: Path, matrix: NDArray[Any]) -> Path:

@@ -14,7 +14,7 @@ import pytest
 from testbed.experiment import from_mapping
 from testbed.job import prepare
 from testbed.runner import WALL_FIGURES
-from tests.emulation.conftest import run_all, run_once, scenario_of, write_matrix
+from tests.emulation.conftest import OPEN_LOOP, run_all, run_once, scenario_of, write_matrix
 
 MTU = 4096
 TWO_TIER_LATENCY_NS = 4000 + 3 * 40.96 + 40.96
@@ -45,7 +45,7 @@ def matrix(shared_data: Path, name: str) -> tuple[Path, dict[str, Any]]:
 
 def hot_queues(file: Path, seeds: range, **keys: Any) -> list[int]:
     """Packets at the hot port for several seeds, each run checked."""
-    found = run_all([scenario_of(file, seed=seed, **keys) for seed in seeds], "rate")
+    found = run_all([scenario_of(file, seed=seed, **OPEN_LOOP, **keys) for seed in seeds], "rate")
     for data in found:
         check_rate(data.figures)
     return [packets(data.figures["hot_queue_max_bytes"]) for data in found]
@@ -84,7 +84,7 @@ def test_rate_olmoe(shared_data: Path, name: str, seeds: int) -> None:
 def test_rr_hot_queue_as_in_the_reference(shared_data: Path, name: str, reference_mb: float) -> None:
     """Round robin without control, unlimited buffers: the reference simulator's hot queue within 10 %."""
     file, unit = matrix(shared_data, name)
-    data = run_once(scenario_of(file, **unit), "rr")
+    data = run_once(scenario_of(file, **OPEN_LOOP, **unit), "rr")
     assert data.figures["delivered_bytes"] == data.figures["expected_bytes"]
     assert data.figures["hot_queue_max_bytes"] / 1e6 == pytest.approx(reference_mb, rel=0.10)
     # The rise of Figure 1: nearly nothing for a while, then most of it within the collective's first half.
@@ -145,7 +145,7 @@ def test_unequal_ports(tmp_path: Path) -> None:
     """A slow receiver sets the bound; no port is oversubscribed, and the end is in time."""
     counts = np.full((8, 8), 100 * MTU)
     np.fill_diagonal(counts, 0)
-    scenario = scenario_of(write_matrix(tmp_path / "flat.csv", counts), link_gbps_of={"h3": 200, "h6": 400})
+    scenario = scenario_of(write_matrix(tmp_path / "flat.csv", counts), link_gbps_of={"h3": 200, "h6": 400}, **OPEN_LOOP)
     figures = run_once(scenario, "rate").figures
     assert figures["lower_bound_ns"] == pytest.approx(7 * 100 * MTU * 8 / 200, abs=0.01)
     assert figures["cct_ns"] <= figures["lower_bound_ns"] + TWO_TIER_LATENCY_NS + 1000 + 4 * 163.84
@@ -153,10 +153,11 @@ def test_unequal_ports(tmp_path: Path) -> None:
 
 
 def test_finite_queues_drop_and_say_so(tmp_path: Path) -> None:
-    """A limit of ten packets is kept, and what it costs is counted."""
+    """Without trimming and transport a limit of ten packets is kept, and what it costs is counted."""
     counts = np.zeros((4, 4), dtype=int)
     counts[1:, 0] = 200 * MTU
-    data = run_once(scenario_of(write_matrix(tmp_path / "incast.csv", counts), queue_bytes=10 * MTU), "rr")
+    keys = {"loss_recovery": "none", "trimming": False, "queue_bytes": 10 * MTU}
+    data = run_once(scenario_of(write_matrix(tmp_path / "incast.csv", counts), **keys), "rr")
     assert data.figures["hot_queue_max_bytes"] == 10 * MTU
     assert data.figures["drops"] > 0
     assert data.figures["cct_ns"] is None
@@ -169,7 +170,7 @@ def test_every_hop_is_on_time_at_the_default_dilation(tmp_path: Path) -> None:
     """A packet is at the next port when the one before it said: nothing that the engine does may move the clock."""
     counts = np.full((4, 4), 300 * MTU)
     np.fill_diagonal(counts, 0)
-    scenario = scenario_of(write_matrix(tmp_path / "flat.csv", counts), hosts_per_leaf=2, trace=True)
+    scenario = scenario_of(write_matrix(tmp_path / "flat.csv", counts), hosts_per_leaf=2, trace=True, **OPEN_LOOP)
     for schedule in ("rr", "rate"):
         data = run_once(scenario, schedule)  # refuses to report late packets, too
         assert data.trace is not None

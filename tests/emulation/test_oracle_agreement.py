@@ -1,4 +1,7 @@
-"""The fabric against the oracle: every packet's arrival to the nanosecond, every queue to the byte."""
+"""The fabric against the oracle: every packet at every port to the nanosecond, every queue to the byte, every count.
+
+All of this is open-loop traffic, which the oracle can foresee.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,46 @@ import numpy as np
 import pytest
 
 from controller.schedule import make_plan
-from testbed.job import ENTROPY, PATHS, Scenario, flow_table, seed_word, start_offsets
+from testbed.job import ENTROPY, MARKS, PATHS, Scenario, flow_table, seed_word, start_offsets
+from testbed.measure.results import RunData
 from tests import oracle
-from tests.emulation.conftest import run_once, scenario_of, write_matrix
+from tests.emulation.conftest import OPEN_LOOP, run_once, scenario_of, write_matrix
 
 MTU = 4096
+Hops = list[tuple[int, int, int, int, int, int]]
+"""(arrival, departure, bytes, source, destination, PSN) in kernel time, in order."""
 
 
-def simulate(scenario: Scenario, schedule: str) -> oracle.Result:
-    """The same experiment in the oracle."""
-    wiring, experiment = scenario.wiring, scenario.experiment
+def network_of(scenario: Scenario) -> oracle.Network:
+    """The wiring, for the oracle."""
+    wiring = scenario.wiring
     ports = [
         oracle.Port(
             p.node, p.peer, p.peer_node, Fraction(8) * scenario.dilation / p.gbps, round(p.ns * scenario.dilation)
         )
         for p in wiring.ports
     ]
-    network = oracle.Network(
+    return oracle.Network(
         len(wiring.hosts),
         ports,
         {(wiring.switches[switch], host): route.ports for (switch, host), route in wiring.routes.items()},
         {name: index for index, name in enumerate(wiring.switches)},
     )
+
+
+def failures_of(scenario: Scenario) -> list[tuple[int, int, int]]:
+    """(port, down, up) in kernel time: both ends of each link that fails."""
+    found = []
+    for failure in scenario.experiment.link_failure:
+        down, up = (round(t * scenario.dilation) for t in (failure.down_ns, failure.up_ns))
+        ends = set(failure.link.split("-"))
+        found += [(p.index, down, up) for p in scenario.wiring.ports if ends <= {p.node, p.peer_node}]
+    return found
+
+
+def simulate(scenario: Scenario, schedule: str, priority: oracle.Priority = "charged") -> oracle.Result:
+    """The same experiment in the oracle."""
+    experiment, parameters = scenario.experiment, scenario.parameters
     plan = make_plan(schedule, scenario.demands[0], scenario.speeds_bps)
     flows = [
         oracle.Flow(
@@ -41,7 +62,7 @@ def simulate(scenario: Scenario, schedule: str) -> oracle.Result:
         for row in flow_table(scenario, scenario.demands[0], plan)
     ]
     return oracle.simulate(
-        network,
+        network_of(scenario),
         flows,
         start_ns=[int(t) for t in start_offsets(scenario)],
         mtu_bytes=experiment.mtu_bytes,
@@ -49,50 +70,73 @@ def simulate(scenario: Scenario, schedule: str) -> oracle.Result:
         spraying="ecmp" if experiment.lb == "ecmp" else "ops",
         seed=seed_word(experiment.seed, ENTROPY),
         path_salt=seed_word(experiment.seed, PATHS),
+        log_hops=True,
+        limit_bytes=parameters.queue_bytes,
+        trimming=experiment.trimming,
+        priority=priority,
+        kmin_bytes=parameters.ecn_kmin_bytes,
+        kmax_bytes=parameters.ecn_kmax_bytes,
+        mark_salt=seed_word(experiment.seed, MARKS),
+        failures=failures_of(scenario),
     )
 
 
-def compare(scenario: Scenario, schedule: str) -> oracle.Result:
-    """Runs both; asserts that they agree. Arrivals must agree wherever nothing ties."""
-    expected = simulate(scenario, schedule)
-    data = run_once(scenario, schedule)
-    assert data.trace is not None
+def hops_of(data: RunData, scenario: Scenario) -> dict[int, Hops]:
+    """What each port accepted of data."""
     trace = data.trace
-    facing = np.isin(trace["port"], [scenario.wiring.host_port(host) for host in range(len(scenario.wiring.hosts))])
-    arrivals = {
-        (int(s), int(d), int(n)): int(t)
-        for s, d, n, t in zip(
-            trace["source"][facing],
-            trace["destination"][facing],
-            trace["psn"][facing],
-            trace["kernel_far_end_ns"][facing],
-            strict=True,
-        )
-    }
-    assert arrivals.keys() == expected.arrivals.keys()
-    if expected.ties:
-        return expected
-    assert arrivals == expected.arrivals
+    assert trace is not None
+    names = ("kernel_arrival_ns", "kernel_far_end_ns", "wire_bytes", "source", "destination", "psn")
+    propagation = [round(port.ns * scenario.dilation) for port in scenario.wiring.ports]
+    found: dict[int, Hops] = {}
+    for port, arrival, far_end, *rest in zip(trace["port"].tolist(), *(trace[n].tolist() for n in names), strict=True):
+        found.setdefault(port, []).append((arrival, far_end - propagation[port], *rest))
+    return found
+
+
+def assert_agreement(data: RunData, scenario: Scenario, expected: oracle.Result) -> None:
+    """All that there is to compare."""
+    hosts, ports = len(scenario.wiring.hosts), len(scenario.wiring.ports)
+    assert data.counters["port"].tolist() == list(range(ports))
+    for name in ("drops", "trims", "marks", "lost", "control"):
+        assert data.counters[name].tolist() == getattr(expected, name), name
+    hops = hops_of(data, scenario)
+    for port in range(ports):
+        measured, foreseen = hops.get(port, []), [tuple(hop) for hop in expected.hops[port]]
+        if port < hosts:  # the engine offers a packet to the NIC when its turn has come, the oracle all at once
+            measured, foreseen = ([hop[1:] for hop in each] for each in (measured, foreseen))
+        assert measured == foreseen, scenario.wiring.ports[port].name
+    # What the receivers' own clocks and counters saw.
+    arrivals: dict[tuple[int, int], list[int]] = {}
+    for (source, destination, _), time_ns in expected.arrivals.items():
+        arrivals.setdefault((source, destination), []).append(time_ns)
+    names = ("src", "dst", "first_arrival_ns", "last_arrival_ns", "delivered_bytes")
+    sizes = {hop[3:]: hop[2] for host in range(hosts) for hop in hops.get(host, [])}
+    delivered = Counter[tuple[int, int]]()
+    for key in expected.arrivals:
+        delivered[key[:2]] += sizes[key]
+    for source, destination, first, last, size in zip(*(data.flows[n].tolist() for n in names), strict=True):
+        times = arrivals.get((source, destination))
+        assert size == delivered[source, destination]
+        if times:
+            assert first == pytest.approx(float(min(times) / scenario.dilation), abs=1e-3)
+            assert last == pytest.approx(float(max(times) / scenario.dilation), abs=1e-3)
+        else:
+            assert np.isnan([first, last]).all()
     deepest = expected.deepest
-    hosts = len(scenario.wiring.hosts)
-    facing_ports = [scenario.wiring.host_port(host) for host in range(hosts)]
-    uplinks = [port for port in range(hosts, len(deepest)) if port not in facing_ports]
-    assert data.figures["hot_queue_max_bytes"] == max(deepest[port] for port in facing_ports)
+    facing = [scenario.wiring.host_port(host) for host in range(hosts)]
+    uplinks = [port for port in range(hosts, ports) if port not in facing]
+    assert data.figures["hot_queue_max_bytes"] == max(deepest[port] for port in facing)
     assert data.figures["fabric_queue_max_bytes"] == max((deepest[port] for port in uplinks), default=0)
     assert data.figures["total_queue_max_bytes"] == expected.deepest_total
-    # What the receivers' own clocks saw is what the ports promised.
-    last: dict[tuple[int, int], int] = {}
-    for (source, destination, _), time_ns in arrivals.items():
-        last[source, destination] = max(time_ns, last.get((source, destination), 0))
-    seen = dict(
-        zip(
-            zip(data.flows["src"].tolist(), data.flows["dst"].tolist(), strict=True),
-            data.flows["last_arrival_ns"].tolist(),
-            strict=True,
-        )
-    )
-    assert seen == {pair: pytest.approx(float(t / scenario.dilation), abs=1e-3) for pair, t in last.items()}
-    return expected
+
+
+def compare(scenario: Scenario, schedule: str) -> tuple[RunData, oracle.Result]:
+    """Runs both; asserts that nothing ties, and that they agree."""
+    expected = simulate(scenario, schedule)
+    assert expected.ties == 0
+    data = run_once(scenario, schedule)
+    assert_agreement(data, scenario, expected)
+    return data, expected
 
 
 def skewed(hosts: int, seed: int, packets: int, *, short: bool) -> Any:
@@ -116,82 +160,55 @@ def unlike_links(hosts: int, hosts_per_leaf: int, seed: int) -> dict[str, dict[s
     return {"link_gbps_of": gbps, "link_ns_of": {name: int(rng.integers(500, 200_000)) / 100 for name in names}}
 
 
-@pytest.mark.parametrize("schedule", ["rr", "rate"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_unequal_speeds_and_delays(tmp_path: Path, schedule: str, seed: int) -> None:
+def eleven_hosts(folder: Path, seed: int, **keys: Any) -> Scenario:
     """Packets of all lengths, over links of which no two are alike; senders start within a packet time."""
-    scenario = scenario_of(
-        write_matrix(tmp_path / "demand.csv", skewed(11, seed, 300, short=True)),
+    keys = {**unlike_links(11, 4, seed), **keys}
+    return scenario_of(
+        write_matrix(folder / "demand.csv", skewed(11, seed, 300, short=True)),
         hosts_per_leaf=4,
         seed=seed,
         start_jitter_ns=40.96,
         dilation=100_000,
         trace=True,
-        **unlike_links(11, 4, seed),
+        **{**OPEN_LOOP, **keys},
     )
-    assert compare(scenario, schedule).ties == 0
+
+
+@pytest.mark.parametrize("schedule", ["rr", "rate"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_unequal_speeds_and_delays(tmp_path: Path, schedule: str, seed: int) -> None:
+    """Unlimited queues."""
+    compare(eleven_hosts(tmp_path, seed), schedule)
 
 
 @pytest.mark.parametrize("schedule", ["rr", "rate"])
 def test_a_pair_of_interfaces_a_link(tmp_path: Path, schedule: str) -> None:
     """The same with real links in place of the trunk."""
-    scenario = scenario_of(
-        write_matrix(tmp_path / "demand.csv", skewed(11, 4, 300, short=True)),
-        hosts_per_leaf=4,
-        seed=4,
-        start_jitter_ns=40.96,
-        dilation=100_000,
-        links="pairs",
-        trace=True,
-        **unlike_links(11, 4, 4),
-    )
-    assert compare(scenario, schedule).ties == 0
+    compare(eleven_hosts(tmp_path, 4, links="pairs"), schedule)
 
 
-def test_rr_hot_queue_equals_the_oracle(shared_data: Path) -> None:
-    """Zipf, N=16, unlimited buffers: every queue equal to the byte, once no two links are alike."""
-    scenario = scenario_of(
-        shared_data / "zipf/n16-s0.25.csv",
-        seed=5,
-        start_jitter_ns=40.96,
-        dilation=100_000,
-        trace=True,
-        **unlike_links(16, 4, 5),
-    )
-    assert compare(scenario, "rr").ties == 0
+FAILURES = [
+    {"link": "leaf1-spine1", "down_ns": 5000, "up_ns": 9000.5},
+    {"link": "h3", "down_ns": 4000.25, "up_ns": 6000},
+]
+FINITE: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "drops": ({"queue_bytes": 5 * MTU, "trimming": False}, {"drops", "marks"}),
+    "trims": ({"queue_bytes": 5 * MTU}, {"trims", "control"}),
+    "marks": ({"ecn_kmin_bytes": 2 * MTU, "ecn_kmax_bytes": 12 * MTU}, {"marks"}),
+    "failures": ({"queue_bytes": 9 * MTU, "link_failure": FAILURES}, {"lost", "trims"}),
+}
+"""Keys, and what must have happened for the case to be evidence."""
 
 
-def test_ties_are_reported_and_harmless(shared_data: Path) -> None:
-    """Equal links do fall into lockstep. The order of a tie is the kernel's own; the hot queue hardly knows."""
-    scenario = scenario_of(shared_data / "zipf/n16-s0.25.csv", seed=5, start_jitter_ns=40.96, trace=True)
-    expected = compare(scenario, "rr")
-    assert expected.port_ties > 0
-    hosts = len(scenario.wiring.hosts)
-    hot = max(expected.deepest[scenario.wiring.host_port(host)] for host in range(hosts))
-    measured = run_once(scenario, "rr").figures["hot_queue_max_bytes"]
-    assert measured == pytest.approx(hot, abs=3 * MTU)
-
-
-def test_single_path(tmp_path: Path) -> None:
-    """ECMP: each flow stays on one uplink, the one that the hash says."""
-    scenario = scenario_of(
-        write_matrix(tmp_path / "demand.csv", skewed(9, 3, 200, short=True)),
-        hosts_per_leaf=3,
-        lb="ecmp",
-        seed=4,
-        start_jitter_ns=40.96,
-        dilation=100_000,
-        trace=True,
-        **unlike_links(9, 3, 4),
-    )
-    assert compare(scenario, "rr").ties == 0
-    data = run_once(scenario, "rr")
-    assert data.trace is not None
-    hosts = len(scenario.wiring.hosts)
-    used: dict[tuple[int, int], set[int]] = {}
-    for port, source, destination in zip(
-        data.trace["port"], data.trace["source"], data.trace["destination"], strict=True
-    ):
-        if port >= 2 * hosts:
-            used.setdefault((int(source), int(destination)), set()).add(int(port))
-    assert Counter(len(ports) for ports in used.values()) == {2: len(used)}  # one up, one down
+@pytest.mark.parametrize("links", ["trunk", "pairs"])
+@pytest.mark.parametrize("schedule", ["rr", "rate"])
+@pytest.mark.parametrize("case", FINITE)
+def test_finite_queues(tmp_path: Path, case: str, schedule: str, links: str) -> None:
+    """Drops, trims, marks and losses: the same packets at the same ports."""
+    keys, happened = FINITE[case]
+    small = {"ecn_kmin_bytes": MTU, "ecn_kmax_bytes": 4 * MTU}
+    data, expected = compare(eleven_hosts(tmp_path, 3, links=links, **{**small, **keys}), schedule)
+    for name in happened:
+        ports = sum(count > 0 for count in getattr(expected, name))
+        print(case, schedule, links, name, data.figures.get(name), ports)
+        assert ports >= 2, name

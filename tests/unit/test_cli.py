@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +19,10 @@ from controller import __version__
 from controller.cli.main import ENTRY_POINTS, main
 from controller.demand import load_demand
 from controller.schedule import rate
+from testbed.cli import execute
+from testbed.job import Scenario
+from testbed.report import plots
+from testbed.runner import Progress, nothing_to_send
 from testbed.workload.zipf import zipf
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -57,6 +61,12 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "unknown.toml": 'link_gbp = 100\n[[demand]]\nfile = "good.csv"\n',
         "range.toml": 'mtu_bytes = 1\n[[demand]]\nfile = "good.csv"\n',
         "link.toml": 'link_gbps_of = { h9 = 1 }\n[[demand]]\nfile = "good.csv"\n',
+        "failure.toml": '[[link_failure]]\nlink = "h9"\ndown_ns = 1\nup_ns = 2\n[[demand]]\nfile = "good.csv"\n',
+        "times.toml": '[[link_failure]]\nlink = "h1"\ndown_ns = 2\nup_ns = 1\n[[demand]]\nfile = "good.csv"\n',
+        "open.toml": 'loss_recovery = "none"\ncc = "nscc"\n[[demand]]\nfile = "good.csv"\n',
+        "control.toml": 'schedule = ["rr+bad.py"]\n[[demand]]\nfile = "good.csv"\n',
+        "queue.toml": 'queue_bytes = "large"\n[[demand]]\nfile = "good.csv"\n',
+        "bad.py": "def\n",
         "peers.toml": '0 = "10.0.0.1"\n1 = "10.0.0.2"\n2 = "10.0.0.3"\n3 = "10.0.0.4"\n',
         "few-peers.toml": '0 = "10.0.0.1"\n',
         "twice.toml": '0 = "10.0.0.1"\n1 = "10.0.0.1"\n',
@@ -73,6 +83,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = np.empty((2, 2), dtype=object)
     np.save(tmp_path / "objects.npy", objects, allow_pickle=True)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.py").mkdir()
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
@@ -125,7 +136,11 @@ def test_a_bad_matrix(capsys: pytest.CaptureFixture[str], words: list[str], file
     assert not Path("out").exists()
 
 
-BAD_WORDS = {
+def compare(*options: str) -> list[str]:
+    return ["compare", "--demand", "good.csv", "--out", "out", *options]
+
+
+BAD_WORDS: dict[str, tuple[list[str], str]] = {
     "nothing": ([], "VERB"),
     "unknown verb": (["rate", "good.csv"], "'rate'"),
     "unknown option": (["rates", "good.csv", "--fast"], "--fast"),
@@ -179,6 +194,40 @@ BAD_WORDS = {
     "run with a wrong range": (["run", "range.toml", "--out", "out"], "mtu_bytes is 1"),
     "run with an unknown link": (["run", "link.toml", "--out", "out"], "'h9' is not a link"),
     "shell of a missing file": (["shell", "nowhere.toml"], "does not exist"),
+    "compare with a queue of words": (compare("--queue-bytes", "large"), "--queue-bytes large: give a number, or auto"),
+    "compare with a queue for no packet": (compare("--queue-bytes", "4095"), "no packet of 4096 B fits"),
+    "compare with a word for trimming": (compare("--trimming", "no"), "no"),
+    "compare with a threshold above the other": (
+        compare("--ecn-kmin-bytes", "9", "--ecn-kmax-bytes", "8"),
+        "ecn_kmin_bytes is 9, above ecn_kmax_bytes 8",
+    ),
+    "compare with a threshold above the automatic other": (
+        compare("--ecn-kmax-bytes", "4096"),
+        "ecn_kmin_bytes is 81920, above ecn_kmax_bytes, 4096: give both",
+    ),
+    "compare with too much loss": (compare("--loss-data", "1.1"), "loss_data is 1.1: it must be 0 to 1"),
+    "compare with negative loss": (compare("--loss-ack=-1"), "loss_ack is -1: it must be 0 to 1"),
+    "compare with an unknown recovery": (compare("--loss-recovery", "tlp"), "use sack or timeout or none"),
+    "compare without what a control needs": (
+        compare("--loss-recovery", "none", "--schedule", "rr,rr+nscc"),
+        "without ACKs nscc hears nothing",
+    ),
+    "compare with a misspelt control": (compare("--cc", "nsc"), "did you mean 'nscc'?"),
+    "compare with a control in a folder": (compare("--cc", "folder.py"), "cannot be read (Is a directory)"),
+    "compare with a control of two lines": (compare("--cc", "a\nb.py"), "cannot be read"),
+    "compare with a control that is no Python": (compare("--schedule", "rr+bad.py"), "bad.py, line 1: not valid"),
+    "compare with one run twice": (compare("--schedule", "rr+nscc,rr+nscc"), "names something twice"),
+    "compare with half a run": (compare("--schedule", "rr+"), "cc '' is not known"),
+    "compare with failures": (compare("--link-failure", "h1"), "--link-failure"),
+    "run with a failure of no link": (["run", "failure.toml", "--out", "out"], "link_failure: 'h9' is not a link"),
+    "run with a failure backwards": (["run", "times.toml", "--out", "out"], "up_ns is 1: it must be above down_ns, 2"),
+    "run without what a control needs": (["run", "open.toml", "--out", "out"], "open.toml: loss_recovery is none"),
+    "run with a control that is no Python": (["run", "control.toml", "--out", "out"], "bad.py, line 1: not valid"),
+    "run with a queue of words": (
+        ["run", "queue.toml", "--out", "out"],
+        "queue_bytes is 'large': give a number, or auto",
+    ),
+    "shell with a failure of no link": (["shell", "failure.toml"], "link_failure: 'h9' is not a link"),
     "workload of no kind": (["workload"], "KIND"),
     "workload of an unknown kind": (["workload", "pareto"], "'pareto'"),
 }
@@ -306,6 +355,65 @@ def test_print_schema_is_json_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert keys["link_gbps"]["default"] == 800
     assert keys["link_gbps"]["unit"] == "Gb/s"
     assert "demand" in keys
+    new = (
+        "queue_bytes",
+        "trimming",
+        "ecn_kmin_bytes",
+        "ecn_kmax_bytes",
+        "loss_data",
+        "loss_ack",
+        "loss_recovery",
+        "cc",
+    )
+    assert all(keys[name]["help"] for name in new)
+    assert keys["queue_bytes"]["default"] == "auto"
+    assert keys["link_failure"]["keys"]["down_ns"]["unit"] == "ns"
+
+
+def test_runs_of_nothing_bear_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text("")
+    words = ["--schedule", "rr,rr+nscc,rate+mine.py", "--queue-bytes", "auto", "--no-trimming"]
+    result = run(capsys, "compare", "--demand", "zero.csv", "--out", "out", "--json", *words)
+    assert (result.code, result.err) == (0, "")
+    runs = json.loads(result.out)["runs"]
+    assert [run["run"] for run in runs] == ["rr", "rr+nscc", "rate+mine"]
+    assert [run["cc"] for run in runs] == ["none", "nscc", str(Path("mine.py").absolute())]
+    assert [bool(run["cc_sha256"]) for run in runs] == [False, False, True]
+    # 3 hosts are on one leaf.
+    assert {run["queue_bytes"] for run in runs} == {5 * 409_600}
+    assert {folder.name for folder in Path("out").iterdir() if folder.is_dir()} == {"rr", "rr+nscc", "rate+mine"}
+
+
+@pytest.mark.parametrize("missing", [0, 4096])
+def test_bytes_that_were_not_delivered_are_said_with_the_remedy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    """Without a machine: of what one measured."""
+
+    def measured(scenario: Scenario, out: Path, _progress: Progress) -> list[dict[str, Any]]:
+        out.mkdir()
+        (out / "result.json").write_text("{}")
+        delivered = scenario.expected_bytes - missing
+        counted = {"drops": 3, "trims": 5, "lost": 7, "expected_bytes": scenario.expected_bytes}
+        figures = {**nothing_to_send(scenario, "rr"), **counted, "delivered_bytes": delivered, "cct_ns": None}
+        return [figures, {**figures, "run": "rate", "delivered_bytes": scenario.expected_bytes}]
+
+    monkeypatch.setattr(execute, "run_experiment", measured)
+    monkeypatch.setattr(plots, "draw_all", lambda *_: {})
+    result = run(capsys, *compare("--loss-recovery", "none"))
+    assert result.code == (1 if missing else 0)
+    assert result.err == (
+        "incastfree: rr: 4096 bytes were not delivered (3 packets dropped and 5 trimmed at full queues, 7 lost on links): "
+        "with loss_recovery none nothing is sent again, so give sack or timeout\n"
+        if missing
+        else ""
+    )
+
+
+def test_help_says_what_is_on_and_what_is_automatic(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(run(capsys, "compare", "--help").out.split())
+    assert "the receiver asks for it again; default: on" in text
+    assert "five of them without trimming [B]; default: auto" in text
 
 
 def figures(text: str) -> dict[str, str]:

@@ -14,7 +14,18 @@ import pytest
 from controller.errors import InputError
 from testbed.cli import compare
 from testbed.cli.experiment_options import experiment_mapping, schema
-from testbed.experiment import DEMAND_KEYS, KEYS, DemandPhase, Experiment, from_mapping, read_toml, to_toml
+from testbed.experiment import (
+    DEMAND_KEYS,
+    FAILURE_KEYS,
+    KEYS,
+    DemandPhase,
+    Experiment,
+    LinkFailure,
+    Run,
+    from_mapping,
+    read_toml,
+    to_toml,
+)
 
 MINIMAL = {"demand": [{"file": "m.csv"}]}
 
@@ -29,7 +40,13 @@ PROMISED: dict[str, tuple[Any, str]] = {
     "link_ns_of": ({}, "ns"),
     "dilation": (0, ""),
     "mtu_bytes": (4096, "B"),
-    "queue_bytes": (0, "B"),
+    "queue_bytes": ("auto", "B"),
+    "trimming": (True, ""),
+    "ecn_kmin_bytes": ("auto", "B"),
+    "ecn_kmax_bytes": ("auto", "B"),
+    "loss_data": (0, ""),
+    "loss_ack": (0, ""),
+    "loss_recovery": ("sack", ""),
     "schedule": (["rr", "rate"], ""),
     "cc": ("none", ""),
     "lb": ("ops", ""),
@@ -54,8 +71,14 @@ SAMPLES = {
     "dilation": ("200", "200"),
     "mtu_bytes": ("1500", "1500"),
     "queue_bytes": ("819200", "819200"),
-    "schedule": ("rate", '["rate"]'),
-    "cc": ("none", '"none"'),
+    "trimming": ("--no-trimming", "false"),
+    "ecn_kmin_bytes": ("4096", "4096"),
+    "ecn_kmax_bytes": ("8192", "8192"),
+    "loss_data": ("1e-3", "0.001"),
+    "loss_ack": ("0.5", "0.5"),
+    "loss_recovery": ("timeout", '"timeout"'),
+    "schedule": ("rate,rr+nscc", '["rate", "rr+nscc"]'),
+    "cc": ("nscc", '"nscc"'),
     "lb": ("ecmp", '"ecmp"'),
     "phase": ("golden", '"golden"'),
     "stage": ("virtual", '"virtual"'),
@@ -63,7 +86,7 @@ SAMPLES = {
     "links": ("pairs", '"pairs"'),
     "start_jitter_ns": ("40.96", "40.96"),
     "seed": ("7", "7"),
-    "trace": (None, "true"),
+    "trace": ("--trace", "true"),
     "memory_mib": ("2048", "2048"),
     "limit_s": ("60", "60"),
 }
@@ -95,7 +118,8 @@ def refusal(path: Path) -> str:
 
 
 def test_the_defaults_of_the_schema_are_those_of_an_experiment() -> None:
-    assert [key.name for key in KEYS] == [f.name for f in fields(Experiment) if f.name != "demand"]
+    tables = ("demand", "link_failure")
+    assert [key.name for key in KEYS] == [f.name for f in fields(Experiment) if f.name not in tables]
     plain = Experiment(demand=())
     for key in KEYS:
         assert getattr(plain, key.name) == key.default, key.name
@@ -104,6 +128,7 @@ def test_the_defaults_of_the_schema_are_those_of_an_experiment() -> None:
     for key in DEMAND_KEYS:
         if key.default is not None:
             assert getattr(phase, key.name) == key.default, key.name
+    assert [key.name for key in FAILURE_KEYS] == [f.name for f in fields(LinkFailure)]
 
 
 def test_an_experiment_with_a_demand_alone_has_the_defaults() -> None:
@@ -122,13 +147,19 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
         assert printed[name]["default"] == default, name
         assert printed[name].get("unit", "") == unit, name
         assert printed[name]["help"], name
-    assert set(printed) == {key.name for key in KEYS} | {"demand"}
+    assert set(printed) == {key.name for key in KEYS} | {"demand", "link_failure"}
     assert list(printed["demand"]["keys"]) == ["name", "file", "unit", "token_bytes", "after"]
     assert printed["demand"]["keys"]["unit"]["choices"] == ["tokens", "bytes", "wire-bytes"]
     assert printed["demand"]["keys"]["token_bytes"]["unit"] == "B"
     assert {"rr", "rate"} <= set(printed["schedule"]["choices"])
     assert {"random", "zero", "golden"} <= set(printed["phase"]["choices"])
     assert {"ops", "ecmp"} <= set(printed["lb"]["choices"])
+    assert list(printed["link_failure"]["keys"]) == ["link", "down_ns", "up_ns"]
+    assert [printed["link_failure"]["keys"][name]["unit"] for name in ("down_ns", "up_ns")] == ["ns", "ns"]
+    assert printed["loss_recovery"]["choices"] == ["sack", "timeout", "none"]
+    automatic = {name for name, entry in printed.items() if entry.get("or") == "auto"}
+    assert automatic == {"queue_bytes", "ecn_kmin_bytes", "ecn_kmax_bytes"}
+    assert {name: printed[name]["maximum"] for name in ("loss_data", "loss_ack")} == {"loss_data": 1, "loss_ack": 1}
 
 
 def test_every_key_is_an_option_of_compare_and_the_reverse() -> None:
@@ -136,19 +167,21 @@ def test_every_key_is_an_option_of_compare_and_the_reverse() -> None:
     for dest in ("help", "out", "json", "demand", "unit", "token_bytes"):
         del offered[dest]
     assert set(offered) == {key.name for key in KEYS}
+    flags = {key.name for key in KEYS if key.kind == "flag"}
     for name, strings in offered.items():
-        assert strings == [f"--{name.replace('_', '-')}"]
+        option = name.replace("_", "-")
+        assert strings == [f"--{option}", *([f"--no-{option}"] if name in flags else [])]
 
 
 @pytest.mark.parametrize("name", [key.name for key in KEYS])
 def test_an_option_means_what_the_key_means(tmp_path: Path, name: str) -> None:
     word, literal = SAMPLES[name]
-    given = [f"--{name.replace('_', '-')}", *([word] if word else [])]
+    given = [word] if word.startswith("--") else [f"--{name.replace('_', '-')}", word]
     of_file = read_toml(written(tmp_path, f'{name} = {literal}\n[[demand]]\nfile = "m.csv"\n'))
     of_options = by_options("--demand", str(tmp_path / "m.csv"), *given)
     assert of_options == of_file
     default = from_mapping(MINIMAL)
-    if name not in ("topology", "cc", "stage", "fabric"):
+    if name not in ("topology", "stage", "fabric"):
         assert getattr(of_file, name) != getattr(default, name)
 
 
@@ -226,12 +259,100 @@ WRONG = {
     "seed of 33 bits": ("seed = 4294967296", "seed is 4294967296"),
     "seed of 400 digits": (f"seed = 1{'0' * 400}", "seed is"),
     "seed of 5000 digits": (f"seed = 1{'0' * 5000}", ""),
+    "text for a queue": ('queue_bytes = "big"', "queue_bytes is 'big': give a number, or auto"),
+    "auto in another case": ('queue_bytes = "Auto"', "queue_bytes is 'Auto': give a number, or auto"),
+    "truth for a queue": ("queue_bytes = true", "queue_bytes is True: give a number, or auto"),
+    "fraction for a queue": ("queue_bytes = 5000.5", "queue_bytes is 5000.5: give a whole number"),
+    "negative threshold": ("ecn_kmin_bytes = -1", "ecn_kmin_bytes is -1: it must be 0 to 2147483648 B, or auto"),
+    "threshold of 33 bits": ("ecn_kmax_bytes = 4294967296", "ecn_kmax_bytes is 4294967296: it must be 0 to 2147483648"),
+    "thresholds the wrong way round": (
+        "ecn_kmin_bytes = 8193\necn_kmax_bytes = 8192",
+        "ecn_kmin_bytes is 8193, above ecn_kmax_bytes 8192",
+    ),
+    "text for trimming": ('trimming = "no"', "trimming is 'no': give true or false"),
+    "automatic trimming": ('trimming = "auto"', "trimming is 'auto': give true or false"),
+    "more than certain loss": ("loss_data = 1.001", "loss_data is 1.001: it must be 0 to 1"),
+    "negative loss": ("loss_ack = -0.001", "loss_ack is -0.001: it must be 0 to 1"),
+    "loss that is no number": ("loss_data = nan", "loss_data is nan: give a number"),
+    "automatic loss": ('loss_ack = "auto"', "loss_ack is 'auto': give a number"),
+    "unknown recovery": ('loss_recovery = "rack"', "loss_recovery 'rack' is not known: use sack or timeout or none"),
+    "truth for recovery": ("loss_recovery = false", "loss_recovery is False: give text"),
+    "control in an open loop": ('loss_recovery = "none"\ncc = "nscc"', "without ACKs nscc hears nothing"),
+    "controlled run in an open loop": (
+        'loss_recovery = "none"\nschedule = ["rr", "rate+nscc"]',
+        "loss_recovery is none: without ACKs nscc hears nothing; give sack or timeout, or cc none",
+    ),
+    "number for a control": ("cc = 1", "cc is 1: give text"),
+    "list of controls": ('cc = ["nscc"]', "cc is ['nscc']: give text"),
+    "misspelt control": ('cc = "ncsc"', "cc 'ncsc' is not known: did you mean 'nscc'?"),
+    "control in capitals": ('cc = "NSCC"', "cc 'NSCC' is not known: did you mean 'nscc'?"),
+    "unknown control": ('cc = "swift"', "cc 'swift' is not known (built in: none, nscc; or a Python file)"),
+    "misspelt control of a run": ('schedule = ["rr+nsc"]', "cc 'nsc' is not known: did you mean 'nscc'?"),
+    "no control of a run": ('schedule = ["rr+"]', "cc '' is not known"),
+    "two controls of a run": ('schedule = ["rr+nscc+nscc"]', "cc 'nscc+nscc' is not known"),
+    "control without a schedule": ('schedule = ["+nscc"]', "schedule '' is not known: use rr or rate"),
+    "control for a schedule": ('schedule = ["nscc"]', "schedule 'nscc' is not known: use rr or rate"),
+    "unknown schedule with a control": ('schedule = ["fast+nscc"]', "schedule 'fast' is not known: use rr or rate"),
+    "controlled run twice": ('schedule = ["rr+nscc", "rr", "rr+nscc"]', "schedule names something twice"),
+    "controlled run twice, spaced": (
+        'schedule = ["rr+nscc", "rr + nscc"]',
+        "schedule gives two runs one name: rr+nscc, rr+nscc; leave one out",
+    ),
+    "control in a missing file": ('cc = "none.py"', "none.py' cannot be read (No such file or directory)"),
+    "run with a missing file": ('schedule = ["rr+none.py"]', "none.py' cannot be read (No such file or directory)"),
 }
 
 
 @pytest.mark.parametrize(("text", "reason"), WRONG.values(), ids=WRONG)
 def test_a_wrong_type_or_range_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     assert reason in refusal(written(tmp_path, f'{text}\n[[demand]]\nfile = "m.csv"\n'))
+
+
+FAILURE = {"link": '"h1"', "down_ns": "5", "up_ns": "40.5"}
+
+
+def failure(*left_out: str, **changed: str) -> str:
+    """A [[link_failure]] with some of its lines changed."""
+    lines = [f"{name} = {value}" for name, value in {**FAILURE, **changed}.items() if name not in left_out]
+    return "\n".join(["[[link_failure]]", *lines, ""])
+
+
+WRONG_FAILURES = {
+    "a number": ("link_failure = 1\n", "link_failure must be tables: write [[link_failure]]"),
+    "a name": ('link_failure = "h1"\n', "link_failure must be tables"),
+    "a list of names": ('link_failure = ["h1"]\n', "link_failure must be tables"),
+    "one table": ('[link_failure]\nlink = "h1"\n', "link_failure must be tables"),
+    "nothing in it": ("[[link_failure]]\n", "link_failure 1: no link: give link, down_ns, up_ns"),
+    "without a link": (failure("link"), "link_failure 1: no link: give link, down_ns, up_ns"),
+    "without a beginning": (failure("down_ns"), "link_failure 1: no down_ns: give"),
+    "without an end": (failure("up_ns"), "link_failure 1: no up_ns: give"),
+    "unknown key": (failure(until_ns="5"), "link_failure 1: 'until_ns' is not a key: did you mean"),
+    "key of an experiment": (failure(seed="5"), "link_failure 1: 'seed' is not a key"),
+    "of the second": (failure() + failure("up_ns", link='"h2"'), "link_failure 2: no up_ns"),
+    "up before down": (failure(up_ns="4"), "link_failure 1: up_ns is 4: it must be above down_ns, 5"),
+    "up with down": (failure(up_ns="5.0"), "link_failure 1: up_ns is 5.0: it must be above down_ns, 5"),
+    "before the start": (failure(down_ns="-1"), "link_failure 1: down_ns is -1: it must be 0 to 1000000000000 ns"),
+    "for ever": (failure(up_ns="inf"), "link_failure 1: up_ns is inf: it must be 0 to 1000000000000 ns"),
+    "text for a time": (failure(down_ns='"now"'), "link_failure 1: down_ns is 'now': give a number"),
+    "number for a link": (failure(link="1"), "link_failure 1: link is 1: give text"),
+    "a link twice": (failure() + failure(down_ns="50", up_ns="60"), "link_failure 2: h1 fails twice"),
+    "misspelt": ("link_failures = []\n", "'link_failures' is not a key: did you mean 'link_failure'?"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), WRONG_FAILURES.values(), ids=WRONG_FAILURES)
+def test_a_wrong_failure_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    assert reason in refusal(written(tmp_path, f'{text}[[demand]]\nfile = "m.csv"\n'))
+
+
+def test_links_that_fail(tmp_path: Path) -> None:
+    text = failure() + failure(link='"leaf1-spine2"', down_ns="0", up_ns="1e12")
+    experiment = read_toml(written(tmp_path, f'{text}[[demand]]\nfile = "m.csv"\n'))
+    assert experiment.link_failure == (
+        LinkFailure("h1", Fraction(5), Fraction("40.5")),
+        LinkFailure("leaf1-spine2", Fraction(0), Fraction(10**12)),
+    )
+    assert from_mapping({**MINIMAL, "link_failure": []}) == from_mapping(MINIMAL)
 
 
 WRONG_DEMAND = {
@@ -265,6 +386,18 @@ WRONG_OPTIONS = {
     "unknown schedule": (["--schedule", "rr,bvn"], "schedule 'bvn' is not known"),
     "unit": (["--unit", "packets"], "unit 'packets' is not known"),
     "400 digits": (["--seed", "1" + "0" * 400], "seed is"),
+    "no number of a queue": (["--queue-bytes", "big"], "--queue-bytes big: give a number, or auto"),
+    "no queue": (["--queue-bytes", ""], "--queue-bytes : give a number, or auto"),
+    "automatic seed": (["--seed", "auto"], "--seed auto: give a number"),
+    "infinite queue": (["--queue-bytes", "1e400"], "queue_bytes is inf: it must be 0 to 1099511627776 B, or auto"),
+    "thresholds": (["--ecn-kmin-bytes", "2", "--ecn-kmax-bytes", "1"], "ecn_kmin_bytes is 2, above ecn_kmax_bytes 1"),
+    "loss": (["--loss-data", "2"], "loss_data is 2: it must be 0 to 1"),
+    "recovery": (["--loss-recovery", "fack"], "loss_recovery 'fack' is not known: use sack or timeout or none"),
+    "open loop": (["--loss-recovery", "none", "--schedule", "rr,rr+nscc"], "without ACKs nscc hears nothing"),
+    "control": (["--cc", "nsc"], "cc 'nsc' is not known: did you mean 'nscc'?"),
+    "control of a run": (["--schedule", "rr+nsc"], "cc 'nsc' is not known: did you mean 'nscc'?"),
+    "run twice": (["--schedule", "rr+nscc,rr+nscc"], "schedule names something twice: rr+nscc, rr+nscc"),
+    "not UTF-8": (["--demand", "\udcff.csv"], "demand 2: file is '\\udcff.csv', which is not UTF-8: rename it"),
 }
 
 
@@ -296,6 +429,18 @@ ROUND_TRIPS = {
     "numbers": {**MINIMAL, "link_gbps": 0.1, "link_ns": 12.5, "seed": 2**32 - 1, "hosts": 16, "limit_s": 1e6},
     "exceptions": {**MINIMAL, "link_gbps_of": {"h3": 200, "leaf1-spine2": 33.3}, "link_ns_of": {"h1": 0}},
     "choices": {**MINIMAL, "schedule": ["rate"], "lb": "ecmp", "phase": "golden", "trace": True},
+    "automatic": {**MINIMAL, "queue_bytes": "auto", "ecn_kmin_bytes": "auto", "ecn_kmax_bytes": "auto"},
+    "queues": {**MINIMAL, "queue_bytes": 0, "ecn_kmin_bytes": 1, "ecn_kmax_bytes": 2**31, "trimming": False},
+    "losses": {**MINIMAL, "loss_data": 1e-7, "loss_ack": 1, "loss_recovery": "timeout"},
+    "controls": {**MINIMAL, "schedule": ["rr", "rr+nscc", "rr+none", "rate+nscc"], "cc": "nscc"},
+    "failures": {
+        **MINIMAL,
+        "link_gbps_of": {"h3": 200},
+        "link_failure": [
+            {"link": "h1", "down_ns": 0, "up_ns": 1e-5},
+            {"link": "leaf1-spine2", "down_ns": 1000.25, "up_ns": 10**12},
+        ],
+    },
     "phases": {
         "demand": [
             {"file": "b.csv", "name": "combine", "after": ["dispatch"]},
@@ -314,6 +459,95 @@ def test_an_experiment_survives_its_file(tmp_path: Path, data: dict[str, Any]) -
     elsewhere = tmp_path / "results"
     elsewhere.mkdir()
     assert read_toml(written(elsewhere, to_toml(experiment))) == experiment
+
+
+def test_what_is_automatic_stays_so_in_its_file() -> None:
+    lines = to_toml(from_mapping(MINIMAL)).splitlines()
+    for name in ("queue_bytes", "ecn_kmin_bytes", "ecn_kmax_bytes"):
+        assert f'{name} = "auto"' in lines
+    assert by_options("--demand", "m.csv", "--queue-bytes", "auto").queue_bytes == "auto"
+
+
+def test_trimming_is_on_unless_it_is_not() -> None:
+    assert by_options("--demand", "m.csv").trimming
+    assert by_options("--demand", "m.csv", "--trimming").trimming
+    assert not by_options("--demand", "m.csv", "--no-trimming").trimming
+
+
+def test_a_run_is_a_schedule_and_may_name_a_control() -> None:
+    runs = from_mapping({**MINIMAL, "schedule": ["rr", "rr+nscc", "rate+none"]}).runs
+    assert runs == (Run("rr", "rr", "none"), Run("rr+nscc", "rr", "nscc"), Run("rate+none", "rate", "none"))
+    assert by_options("--demand", "m.csv", "--schedule", "rr, rr + nscc ,rate+none").runs == runs
+
+
+def test_cc_is_for_the_runs_that_name_none() -> None:
+    runs = from_mapping({**MINIMAL, "schedule": ["rr", "rate+none", "rate"], "cc": "nscc"}).runs
+    assert runs == (Run("rr", "rr", "nscc"), Run("rate+none", "rate", "none"), Run("rate", "rate", "nscc"))
+    assert [run.cc for run in from_mapping(MINIMAL).runs] == ["none", "none"]
+
+
+def test_an_open_loop_needs_runs_without_control() -> None:
+    runs = from_mapping({**MINIMAL, "loss_recovery": "none", "schedule": ["rr", "rate+none"]}).runs
+    assert [run.cc for run in runs] == ["none", "none"]
+    assert from_mapping({**MINIMAL, "loss_recovery": "timeout", "schedule": ["rr+nscc"]}).runs[0].cc == "nscc"
+    # cc is for runs that name none, and here there are none of these.
+    data = {**MINIMAL, "loss_recovery": "none", "cc": "nscc", "schedule": ["rr+none"]}
+    assert from_mapping(data).runs[0].cc == "none"
+
+
+def test_a_control_is_looked_for_beside_the_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "experiments"
+    (folder / "controls").mkdir(parents=True)
+    for place in (folder / "mycontrol.py", folder / "controls" / "other.v2.py"):
+        place.write_text("raise SystemExit  # not run here\n")
+    monkeypatch.chdir(tmp_path)
+    text = (
+        'schedule = ["rr+mycontrol.py", "rate", "rr+nscc"]\ncc = "controls/other.v2.py"\n[[demand]]\nfile = "m.csv"\n'
+    )
+    experiment = read_toml(written(folder, text))
+    mine, other = str(folder / "mycontrol.py"), str(folder / "controls" / "other.v2.py")
+    expected = (Run("rr+mycontrol", "rr", mine), Run("rate", "rate", other), Run("rr+nscc", "rr", "nscc"))
+    assert experiment.runs == expected
+    # The same from elsewhere, by the file that was written.
+    elsewhere = tmp_path / "results"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert read_toml(written(elsewhere, to_toml(experiment))).runs == expected
+    # Options look here.
+    monkeypatch.chdir(folder)
+    assert by_options("--demand", "m.csv", "--schedule", "rr+mycontrol.py").runs == expected[:1]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"mycontrol\.py' cannot be read"):
+        by_options("--demand", "m.csv", "--schedule", "rr+mycontrol.py")
+
+
+def test_a_file_that_is_not_python_is_refused_with_its_line(tmp_path: Path) -> None:
+    written(tmp_path, "x = 1\nif True\n", "bad.py")
+    for line in ('cc = "bad.py"', 'schedule = ["rate+bad.py"]'):
+        reason = refusal(written(tmp_path, f'{line}\n[[demand]]\nfile = "m.csv"\n'))
+        assert f"{tmp_path / 'bad.py'}, line 2: not valid Python" in reason
+
+
+def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder, "", "same.py")
+    for second in ("rr+b/same.py", "rr+./a/same.py"):
+        text = f'schedule = ["rr+a/same.py", "{second}"]\n[[demand]]\nfile = "m.csv"\n'
+        line = refusal(written(tmp_path, text))
+        assert "schedule gives two runs one name: rr+same, rr+same; leave one out, or rename its file" in line
+    text = 'schedule = ["rr+a/same.py", "rate+b/same.py"]\n[[demand]]\nfile = "m.csv"\n'
+    assert [run.name for run in read_toml(written(tmp_path, text)).runs] == ["rr+same", "rate+same"]
+
+
+@pytest.mark.parametrize("words", [["--cc", "\udcff.py"], ["--schedule", "rr+\udcff.py"]], ids=["cc", "run"])
+def test_a_control_whose_name_no_file_can_say_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "\udcff.py").write_text("")
+    with pytest.raises(InputError, match=r"cc is '.*\\udcff\.py', which is not UTF-8: rename it"):
+        by_options("--demand", "m.csv", *words)
 
 
 def test_the_written_file_names_matrices_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 
 from controller.errors import InputError
 from controller.schedule import make_plan
+from controller.schedule.plan import Discipline
+from testbed.engine import RECEIVED_WORDS, Balancing, LossRecovery
 from testbed.experiment import from_mapping
 from testbed.job import Scenario, flow_table, prepare, prepare_job
 
@@ -154,7 +157,7 @@ TOO_LONG: dict[str, dict[str, Any]] = {
 def test_times_that_do_not_fit_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
     try:
         prepared = scenario(tmp_path, *uniform(2), **keys)
-        prepare_job(prepared, "rate", tmp_path)
+        prepare_job(prepared, prepared.experiment.run_of("rate"), tmp_path)
     except InputError:
         return
     # Else a dilation was chosen with which they do fit.
@@ -165,7 +168,7 @@ def test_times_that_do_not_fit_are_refused(tmp_path: Path, keys: dict[str, Any])
 
 def test_what_the_guest_is_given(tmp_path: Path) -> None:
     prepared = scenario(tmp_path, *uniform(4, 10_000), link_gbps_of={"h3": 200}, link_ns_of={"h2": 500}, seed=3)
-    job = prepare_job(prepared, "rate", tmp_path)
+    job = prepare_job(prepared, prepared.experiment.run_of("rate"), tmp_path)
     assert job.packets == 12 * 3
     given = json.loads((tmp_path / "job.json").read_text())
     assert given["network"]["hosts"] == 4
@@ -183,7 +186,7 @@ def test_what_the_guest_is_given(tmp_path: Path) -> None:
 def test_senders_start_within_the_jitter_and_by_the_seed(tmp_path: Path) -> None:
     def starts(seed: int) -> list[int]:
         prepared = scenario(tmp_path, *uniform(8), start_jitter_ns=40, seed=seed)
-        prepare_job(prepared, "rr", tmp_path)
+        prepare_job(prepared, prepared.experiment.run_of("rr"), tmp_path)
         return np.fromfile(tmp_path / "start-0.bin", dtype="<u8").tolist()  # type: ignore[no-any-return]
 
     assert starts(1) == starts(1) != starts(2)
@@ -209,3 +212,196 @@ def test_a_slow_uplink_is_said(tmp_path: Path) -> None:
     slow = scenario(tmp_path, *uniform(4), hosts_per_leaf=2, link_gbps_of={"leaf1-spine1": 100})
     assert any("leaf1-spine1 needs 0.66 us" in note or "spine1-leaf1 needs 0.66 us" in note for note in slow.notes)
     assert not scenario(tmp_path, *uniform(4), hosts_per_leaf=2).notes
+
+
+def given_to_the_guest(folder: Path, prepared: Scenario, run: str = "rr") -> dict[str, Any]:
+    prepare_job(prepared, prepared.experiment.run_of(run), folder)
+    return dict(json.loads((folder / "job.json").read_text()))
+
+
+def test_the_fabrics_constants(tmp_path: Path) -> None:
+    constants = given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(16), loss_data=0.25, loss_ack=1))["constants"]
+    salts = [constants.pop(name) for name in ("mark_salt", "loss_salt")]
+    assert constants == {
+        "acknowledging": True,
+        "trimming": True,
+        "ecn_kmin_bytes": 40 * MTU,
+        "ecn_kmax_bytes": 160 * MTU,
+        "loss_data": 2**30,
+        "loss_control": 2**32 - 1,  # all that 32 bits hold
+        "failing": False,
+    }
+    assert len(set(salts)) == 2
+    assert all(0 <= salt < 2**32 for salt in salts)
+
+
+CHANGED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "no trimming": ({"trimming": False}, {"trimming": False}),
+    "open loop": ({"loss_recovery": "none"}, {"acknowledging": False}),
+    "timeouts alone": ({"loss_recovery": "timeout"}, {}),
+    "no marks": ({"ecn_kmax_bytes": 0}, {"ecn_kmax_bytes": 0}),
+    "a threshold": ({"ecn_kmin_bytes": 7}, {"ecn_kmin_bytes": 7}),
+    "a link that fails": (
+        {"link_failure": [{"link": "h1", "down_ns": 1, "up_ns": 2}]},
+        {"failing": True},
+    ),
+}
+
+
+@pytest.mark.parametrize(("keys", "different"), CHANGED.values(), ids=CHANGED)
+def test_a_key_changes_its_own_constant_alone(tmp_path: Path, keys: dict[str, Any], different: dict[str, int]) -> None:
+    plain = given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(16)))["constants"]
+    changed = given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(16), **keys))["constants"]
+    assert {name: value for name, value in changed.items() if value != plain[name]} == different
+    assert set(changed) == set(plain)
+
+
+def test_marks_losses_and_paths_are_drawn_from_the_seed(tmp_path: Path) -> None:
+    def drawn(seed: int) -> list[int]:
+        given = given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(4), seed=seed))
+        constants = given["constants"]
+        return [given["path_salt"], given["entropy_seed"], constants["mark_salt"], constants["loss_salt"]]
+
+    assert drawn(1) == drawn(1)
+    assert len({*drawn(1), *drawn(2)}) == 8
+
+
+def test_times_of_the_transport_are_kernel_times(tmp_path: Path) -> None:
+    transport = given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(16)))["transport"]
+    assert transport == {
+        "recovery": LossRecovery.SACK,
+        "rto_ns": 6_415_200,
+        "reorder_ns": 816_700,
+        "probe_ns": 2_450_000,
+        "tail_probe_ns": 1_633_300,
+    }
+    for name in ("sack", "timeout", "none"):
+        given = given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(16), loss_recovery=name, dilation=250))
+        assert given["transport"]["recovery"] == LossRecovery[name.upper()]
+        assert given["transport"]["rto_ns"] == 64_152 * 250
+    # With a dilation of 12.5, half nanoseconds are cut.
+    slow = scenario(tmp_path, *uniform(16), link_gbps=100)
+    assert slow.dilation == Fraction(25, 2)
+    times = given_to_the_guest(tmp_path, slow)["transport"]
+    assert times["rto_ns"] == int(slow.parameters.rto_ns * slow.dilation)
+    assert all(isinstance(value, int) for value in times.values())
+
+
+def test_what_congestion_controls_are_told(tmp_path: Path) -> None:
+    prepared = scenario(tmp_path, *uniform(16), link_gbps_of={"h3": 200}, trimming=False)
+    control = given_to_the_guest(tmp_path, prepared, "rr+nscc")["control"]
+    speeds = control.pop("line_rate_bps")
+    assert speeds == [200e9 if host == 2 else 800e9 for host in range(16)]
+    assert control == {"cc": "nscc", "header_bytes": 64, "trimming": False, "rtt_ns": 8166.4}
+    assert given_to_the_guest(tmp_path, prepared, "rr")["control"]["cc"] == "none"
+    assert given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(2)))["control"]["rtt_ns"] == 4083.2
+
+
+def test_a_control_of_the_users_own_is_taken_along(tmp_path: Path) -> None:
+    source = "# as it was when the run began\r\nx = '\u00e4'\n".encode()
+    (tmp_path / "mine.py").write_bytes(source)
+    work = tmp_path / "work"
+    work.mkdir()
+    prepared = scenario(tmp_path, *uniform(4), schedule=["rr"], cc=str(tmp_path / "mine.py"))
+    assert given_to_the_guest(work, prepared)["control"]["cc"] == str(tmp_path / "mine.py")
+    assert (work / "control.py").read_bytes() == source
+    (work / "control.py").unlink()
+    given_to_the_guest(work, prepared, "rate+nscc")
+    assert not (work / "control.py").exists()
+
+
+def test_the_runs_schedule_and_balancing(tmp_path: Path) -> None:
+    for schedule, discipline in (("rr", Discipline.ROUND_ROBIN), ("rate", Discipline.PACED)):
+        for run in (schedule, f"{schedule}+nscc"):
+            prepared = scenario(tmp_path, *uniform(4), lb="ecmp")
+            given = given_to_the_guest(tmp_path, prepared, run)
+            assert (given["discipline"], given["balancing"]) == (discipline, Balancing.ECMP)
+            steps = np.fromfile(tmp_path / "flows-0.bin", dtype=flows(prepared, schedule).dtype)["steps"]
+            assert steps.tolist() == flows(prepared, schedule)["steps"].tolist()
+
+
+def test_the_queue_is_the_derived_one(tmp_path: Path) -> None:
+    for keys, expected in (({}, 819_200), ({"trimming": False}, 4_096_000), ({"queue_bytes": 0}, 0)):
+        assert (
+            given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(16), **keys))["network"]["queue_bytes"] == expected
+        )
+
+
+def test_a_link_fails_in_both_directions_in_kernel_time(tmp_path: Path) -> None:
+    failures = [
+        {"link": "h3", "down_ns": 100, "up_ns": 2000.5},
+        {"link": "leaf2-spine1", "down_ns": 0, "up_ns": 1},
+    ]
+    prepared = scenario(tmp_path, *uniform(16), link_failure=failures)
+    given = given_to_the_guest(tmp_path, prepared)["failures"]
+    ends = [(prepared.wiring.ports[port].node, prepared.wiring.ports[port].peer_node, *times) for port, *times in given]
+    assert sorted(ends) == [
+        ("h3", "leaf1", 10_000, 200_050),
+        ("leaf1", "h3", 10_000, 200_050),
+        ("leaf2", "spine1", 0, 100),
+        ("spine1", "leaf2", 0, 100),
+    ]
+
+
+@pytest.mark.parametrize("link", ["h17", "h0", "leaf1", "spine1", "leaf1-spine5", "leaf5-spine1", "H1", "", "h1-h2"])
+def test_a_failure_of_what_is_no_link_is_refused(tmp_path: Path, link: str) -> None:
+    with pytest.raises(InputError, match=r"link_failure: .* is not a link of this topology") as caught:
+        scenario(tmp_path, *uniform(16), link_failure=[{"link": link, "down_ns": 1, "up_ns": 2}])
+    assert repr(link) in str(caught.value)
+
+
+def test_each_flow_has_words_of_its_own(tmp_path: Path) -> None:
+    """ceil(packets / 64) of them, in no other flow's, and one after the other."""
+    amounts = [1, 63, 64, 65, 127, 128, 129, 1000, 64 * 64, 64 * 64 + 1, 2, 7]
+    amount = iter(amounts)
+    rows = [",".join(str(0 if i == j else next(amount) * MTU - 100) for j in range(4)) for i in range(4)]
+    table = flows(scenario(tmp_path, *rows), "rr")
+    assert sorted(table["packets"].tolist()) == sorted(amounts)
+    taken: list[int] = []
+    for flow in table:
+        taken += range(int(flow["word"]), int(flow["word"]) + math.ceil(int(flow["packets"]) / 64))
+    assert taken == list(range(len(taken)))
+    assert len(taken) == sum(math.ceil(amount / 64) for amount in amounts)
+
+
+def test_more_packets_than_receivers_keep_account_of_are_refused(tmp_path: Path) -> None:
+    most = (RECEIVED_WORDS - 2) * 64
+    table = flows(scenario(tmp_path, f"0,{most * MTU}", "0,0"), "rr")
+    assert table["word"][-1] + math.ceil(table["packets"][-1] / 64) <= RECEIVED_WORDS
+    with pytest.raises(InputError, match="more than receivers keep account of"):
+        scenario(tmp_path, f"0,{(most + 128) * MTU}", "0,0")
+
+
+# Link delay in ns, and what else is there.
+LOOKAHEAD: dict[str, dict[str, Any]] = {
+    "default": {},
+    "one short link": {"link_ns_of": {"h2": 300}},
+    "short links": {"link_ns": 200},
+    "long links": {"link_ns": 5000},
+    "slow links": {"link_gbps": 100},
+    "other dilation": {"dilation": 333},
+    "large packets": {"mtu_bytes": 9216},
+}
+
+
+@pytest.mark.parametrize("keys", LOOKAHEAD.values(), ids=LOOKAHEAD)
+def test_every_ack_is_known_in_time(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """Period and lead together are no longer than a host's link, or an ACK would take effect too late."""
+    prepared = scenario(tmp_path, *uniform(16, 3_000_000), **keys)
+    (phase,) = given_to_the_guest(tmp_path, prepared)["phases"]
+    shortest_ns = min(int(port.ns * prepared.dilation) for port in prepared.wiring.ports[:16])
+    assert phase["period_ns"] + phase["lead_ns"] <= shortest_ns
+    assert phase["lead_ns"] > 0
+    # And not much shorter than it must be, since each wake costs.
+    assert phase["period_ns"] >= min(0.8 * shortest_ns, 0.99 * 1000 * prepared.dilation)
+
+
+def test_a_link_between_switches_does_not_shorten_the_period(tmp_path: Path) -> None:
+    def period(**keys: Any) -> int:
+        prepared = scenario(tmp_path, *uniform(16, 3_000_000), **keys)
+        return int(given_to_the_guest(tmp_path, prepared)["phases"][0]["period_ns"])
+
+    assert period(link_ns_of={"leaf1-spine1": 10}) == period()
+    # Nor does a host's that is very short: ACKs then take effect up to a period late.
+    assert period(link_ns_of={"h1": 199}) >= 0.99 * 100_000
+    assert period(link_ns_of={"h1": 0}) >= 0.99 * 100_000

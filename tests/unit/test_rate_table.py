@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
+from controller.demand import HEADER_BYTES, MTU_BYTES
 from controller.errors import CannotRunError
 from controller.nic import rate_table, state
 from controller.nic.rate_table import RATE_ONE, RATE_SLOTS, TABLE_BYTES, RateTable
@@ -21,6 +22,8 @@ from controller.schedule.plan import Discipline
 from testbed import engine, net
 from testbed.fabric import kernel
 from testbed.measure import results
+from testbed.stage.virtual import tasks
+from testbed.topology import Wiring
 from tests.conftest import REPOSITORY
 from tests.unit.conftest import Compile
 
@@ -29,36 +32,76 @@ HEADERS = {
     "rate_table": "ebpf/include/rate_table.h",
     "edt_flow": "ebpf/include/edt.h",
     "port": "ebpf/include/fabric.h",
+    "arrival": "ebpf/include/fabric.h",
     "record": "ebpf/include/fabric.h",
     "record_head": "ebpf/include/fabric.h",
+    "feedback": "ebpf/include/fabric.h",
     "receive": "ebpf/include/fabric.h",
-    "transport": "ebpf/include/frame.h",
-    "flow": "testbed/engine/sender.h",
+    "transport_header": "ebpf/include/frame.h",
+    "flow": "testbed/engine/transport.h",
+}
+# Declared in files that a plain program cannot include: their text is copied into it. Where they are.
+COPIED = {
+    "struct flow_result": "testbed/engine",
+    "enum control_kind": "testbed/engine",
+    "MAX_SOCKETS": "testbed/engine",
+    "MAX_PORTS": "ebpf/fabric",
+    "MAX_ROUTES": "ebpf/fabric",
+    "MAX_MEMBERS": "ebpf/fabric",
 }
 
 
+def uncommented(file: Path) -> str:
+    text = re.sub(r"/\*.*?\*/", "", file.read_text(), flags=re.DOTALL)
+    return re.sub(r"//.*", "", text)
+
+
+def declaration(name: str) -> str:
+    """Of a struct, an enum or a macro, as the one file that has it says."""
+    pattern = rf"^{name} {{.*?^}};" if " " in name else rf"^#define {name}\s.*?$"
+    if name in COPIED:
+        files = sorted((REPOSITORY / COPIED[name]).glob("*.[ch]"))
+    else:
+        files = [REPOSITORY / HEADERS[name.removeprefix("struct ")]]
+    found = [match for file in files for match in re.findall(pattern, uncommented(file), re.DOTALL | re.MULTILINE)]
+    assert len(set(found)) == 1, f"{name}: {found}"
+    return str(found[0])
+
+
 def members_of(name: str) -> list[str]:
-    """As the header declares them; that these are all is checked by their sizes."""
-    text = re.sub(r"/\*.*?\*/", "", (REPOSITORY / HEADERS[name]).read_text(), flags=re.DOTALL)
-    body = re.search(rf"^struct {name} {{(.*?)^}};", text, re.DOTALL | re.MULTILINE)
-    assert body is not None
-    declared = re.findall(r"(?:struct )?\w+ ([\w, \[\]]+);", body[1])
+    """As they are declared; that these are all is checked by their sizes."""
+    body = declaration(f"struct {name}").split("{", 1)[1]
+    declared = re.findall(r"(?:struct )?\w+ ([\w, \[\]]+);", body)
     return [re.sub(r"\[.*", "", member).strip() for line in declared for member in line.split(",")]
 
 
-STRUCTS = {name: members_of(name) for name in HEADERS}
+STRUCTS = {name: members_of(name) for name in [*HEADERS, "flow_result"]}
 
 CONSTANTS = {
     "RATE_SLOTS": RATE_SLOTS,
     "RATE_ONE": RATE_ONE,
     "RECORD_CAPACITY": engine.RECORD_CAPACITY,
+    "ARRIVAL_CAPACITY": kernel._ARRIVAL_CAPACITY,
+    "RECEIVED_WORDS": engine.RECEIVED_WORDS,
     "ROUTE_WAYS_SHIFT": kernel._ROUTE_WAYS_SHIFT,
+    "MAX_PORTS": kernel._MAX_PORTS,
+    "MAX_ROUTES": kernel._MAX_ROUTES,
+    "MAX_MEMBERS": kernel._MAX_MEMBERS,
+    "MAX_SOCKETS": engine.MAX_SOCKETS,
+    "TRUNK_IFINDEX": kernel._TRUNK_IFINDEX,
+    "CONTROL_BYTES": HEADER_BYTES,
     "PORT_IFINDEX_BASE": net.PORT_IFINDEX_BASE,
     "ENTROPY_VALUES": engine.ENTROPY_VALUES,
     "OBLIVIOUS_SPRAYING": engine.Balancing.OPS,
     "SINGLE_PATH": engine.Balancing.ECMP,
     "ROUND_ROBIN": Discipline.ROUND_ROBIN,
     "PACED": Discipline.PACED,
+    "RECOVERY_SACK": engine.LossRecovery.SACK,
+    "RECOVERY_TIMEOUT": engine.LossRecovery.TIMEOUT,
+    "RECOVERY_NONE": engine.LossRecovery.NONE,
+    "CONTROL_NONE": engine.ControlKind.NONE,
+    "CONTROL_WINDOW": engine.ControlKind.WINDOW,
+    "CONTROL_RATE": engine.ControlKind.RATE,
 }
 
 FieldPlaces = dict[str, tuple[int, int]]
@@ -73,10 +116,11 @@ def c_layout(compile_c: Compile) -> dict[str, str]:
         for member in members:
             place = f"offsetof(struct {name}, {member}), sizeof(((struct {name} *)0)->{member})"
             lines.append(f'printf("{name}.{member} %zu %zu\\n", {place});')
-    for name in [*CONSTANTS, "FRAME_TRANSPORT_OFFSET", "FRAME_BYTES", "HOST_ADDRESS_BASE"]:
+    for name in [*CONSTANTS, "FRAME_TRANSPORT_OFFSET", "FRAME_BYTES", "HOST_ADDRESS_BASE", "FEEDBACK_CAPACITY"]:
         lines.append(f'printf("{name} %llu\\n", (unsigned long long){name});')
-    headers = ["stddef.h", "stdio.h", "entropy.h", *sorted({Path(header).name for header in HEADERS.values()})]
-    includes = "\n".join(f"#include <{name}>" for name in headers)
+    own = {Path(header).name for header in HEADERS.values()}
+    headers = ["stddef.h", "stdio.h", "entropy.h", "sender.h", *sorted(own)]
+    includes = "\n".join([*(f"#include <{name}>" for name in headers), *map(declaration, COPIED)])
     source = f"{includes}\nint main(void)\n{{\n{chr(10).join(lines)}\nreturn 0;\n}}\n"
     output = subprocess.run([compile_c(source)], check=True, capture_output=True, text=True).stdout
     return dict(line.split(" ", 1) for line in output.splitlines())
@@ -91,11 +135,11 @@ def in_c(layout: dict[str, str], name: str) -> tuple[FieldPlaces, int]:
 
 
 def in_struct(form: struct.Struct, members: Sequence[str]) -> tuple[FieldPlaces, int]:
-    """Of a format in which each letter is a field, in little-endian order and so without gaps."""
+    """Of a format in which each letter, or run of x, is a field, in little-endian order and so without gaps."""
     assert form.format[0] == "<"
     places: FieldPlaces = {}
     offset = 0
-    for member, letter in zip(members, form.format[1:], strict=True):
+    for member, letter in zip(members, re.findall(r"\d*[a-zA-Z]", form.format), strict=True):
         size = struct.calcsize(f"<{letter}")
         places[member] = offset, size
         offset += size
@@ -114,28 +158,126 @@ def test_the_fields_found_fill_each_struct(c_layout: dict[str, str], name: str) 
     assert sum(length for _, length in places.values()) == size
 
 
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [("edt_flow", struct.Struct("<" + state._LOCKED_FLOW.format.removeprefix("<II"))), ("port", kernel._PORT)],
-    ids=["edt_flow", "port"],
-)
+FORMATS = {
+    "edt_flow": struct.Struct("<" + state._LOCKED_FLOW.format.removeprefix("<II")),
+    "port": kernel._PORT,
+    "receive": kernel._RECEIVE,
+    "flow": tasks._FLOW,
+}
+
+
+@pytest.mark.parametrize(("name", "form"), FORMATS.items(), ids=FORMATS)
 def test_struct_formats(c_layout: dict[str, str], name: str, form: struct.Struct) -> None:
     assert in_struct(form, STRUCTS[name]) == in_c(c_layout, name)
 
 
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [("flow", engine.FLOW_FIELDS), ("record", engine.RECORD_FIELDS), ("receive", results._RECEIVE_FIELDS)],
-    ids=["flow", "record", "receive"],
-)
+ARRAYS: dict[str, DTypeLike] = {
+    "flow": engine.FLOW_FIELDS,
+    "flow_result": engine.FLOW_RESULT_FIELDS,
+    "record": engine.RECORD_FIELDS,
+    "receive": results._RECEIVE_FIELDS,
+}
+
+
+@pytest.mark.parametrize(("name", "fields"), ARRAYS.items(), ids=ARRAYS)
 def test_array_types(c_layout: dict[str, str], name: str, fields: DTypeLike) -> None:
     assert in_dtype(fields) == in_c(c_layout, name)
 
 
 def test_sizes_of_shared_memory(c_layout: dict[str, str]) -> None:
-    assert int(c_layout["record"]) == kernel._RECORD_BYTES
     assert int(c_layout["record_head"]) == kernel._HEAD_BYTES
-    assert int(c_layout["receive"]) == kernel._RECEIVE_BYTES
+    # Arrivals are told by place, and a byte more would cost another line of the processor's cache.
+    assert int(c_layout["arrival"]) == 16
+
+
+class Memory:
+    """The parts of a fabric that its methods write to."""
+
+    def __init__(self, ports: int, hosts: int) -> None:
+        self.fabric = kernel.KernelFabric.__new__(kernel.KernelFabric)
+        self.ports = self.fabric.ports = memoryview(bytearray(b"\xee" * (ports * kernel._PORT.size)))
+        self.receives = self.fabric.receives = memoryview(bytearray(b"\xee" * (hosts**2 * kernel._RECEIVE.size)))
+        self.received = self.fabric._received = memoryview(bytearray(b"\xee" * 8 * 16))
+        self.edt_flows = self.fabric._edt_flows = memoryview(bytearray(b"\xee" * 16 * hosts**2))
+
+    def of(self, memory: memoryview, struct_size: int, index: int, place: tuple[int, int]) -> int:
+        offset = index * struct_size + place[0]
+        return int.from_bytes(memory[offset : offset + place[1]], "little")
+
+
+COUNTERS = ("control", "marks", "drops", "trims", "lost", "foreign")
+
+
+def test_counters_of_a_port_are_those_of_their_names(c_layout: dict[str, str]) -> None:
+    places, size = in_c(c_layout, "port")
+    memory = Memory(3, 1)
+    memory.ports[:] = bytes(len(memory.ports))
+    for number, name in enumerate(COUNTERS):
+        offset, length = places[name]
+        memory.ports[size + offset : size + offset + length] = (100 + number).to_bytes(length, "little")
+    counted = memory.fabric.port_counters()
+    assert counted == [
+        dict.fromkeys(COUNTERS, 0),
+        {name: 100 + number for number, name in enumerate(COUNTERS)},
+        dict.fromkeys(COUNTERS, 0),
+    ]
+
+
+def test_a_failure_is_written_where_the_fabric_reads_it(c_layout: dict[str, str]) -> None:
+    places, size = in_c(c_layout, "port")
+    memory = Memory(3, 1)
+    memory.fabric.fail_links([(1, 2**40, 2**41)])
+    assert memory.of(memory.ports, size, 1, places["down_ns"]) == 2**40
+    assert memory.of(memory.ports, size, 1, places["up_ns"]) == 2**41
+    changed = [at for at, byte in enumerate(memory.ports) if byte != 0xEE]
+    first = size + places["down_ns"][0]
+    assert changed == list(range(first, first + 16))
+
+
+def test_a_phase_begins_with_its_totals_and_nothing_else(c_layout: dict[str, str]) -> None:
+    places, size = in_c(c_layout, "receive")
+    memory = Memory(1, 2)
+    memory.fabric.wiring = Wiring(("h1", "h2"), (), (), {})
+    # 192 packets have words 0 to 2, 129 packets words 3 to 5.
+    memory.fabric.begin_phase([(0, 1, 192, 0), (1, 0, 129, 3)])
+    for index, expected in ((0, {}), (1, {"total": 192}), (2, {"total": 129, "word": 3}), (3, {})):
+        found = {name: memory.of(memory.receives, size, index, place) for name, place in places.items()}
+        assert {name: value for name, value in found.items() if value} == expected
+    assert not any(memory.edt_flows)
+    assert not any(memory.received[: 8 * 6])
+    assert memory.received[8 * 7 :].tobytes() == b"\xee" * 8 * 9
+
+
+def test_the_flow_table_is_read_as_it_is_written() -> None:
+    flow = np.zeros(1, dtype=engine.FLOW_FIELDS)
+    for number, name in enumerate(flow.dtype.names or ()):
+        flow[name] = number + 1
+    assert tasks._FLOW.unpack(flow.tobytes()) == (1, 2, 3, 4, 5, 6, 7)
+    assert flow.dtype.names == ("source", "destination", "ready_ns", "packets", "last_bytes", "steps", "word")
+
+
+def test_capacities_are_powers_of_two(c_layout: dict[str, str]) -> None:
+    """The fabric takes them as masks; and as many answers fit between two wakes as hosts can get (job.py)."""
+    for name in ("RECORD_CAPACITY", "FEEDBACK_CAPACITY", "RECEIVED_WORDS", "ARRIVAL_CAPACITY", "MAX_PORTS"):
+        assert int(c_layout[name]).bit_count() == 1, name
+    assert 8 * int(c_layout["FEEDBACK_CAPACITY"]) >= int(c_layout["RECORD_CAPACITY"])
+
+
+def test_arrivals_are_counted_in_packets_of_the_default_size() -> None:
+    assert kernel._MTU_BYTES == MTU_BYTES
+
+
+def test_the_fabrics_constants_are_all_set() -> None:
+    """By the job or by the loader: one that nobody sets is 0 for ever."""
+    declared = re.findall(
+        r"^const volatile __u32 ([\w, ]+);", uncommented(REPOSITORY / "ebpf/fabric/state.h"), re.MULTILINE
+    )
+    names = {name.strip() for line in declared for name in line.split(",")}
+    loader = (REPOSITORY / "testbed/fabric/kernel.py").read_text()
+    by_loader = set(re.findall(r'set_constant\("(\w+)"', loader))
+    job = (REPOSITORY / "testbed/job.py").read_text()
+    by_job = set(re.findall(r'^        "(\w+)":', job[job.index("def _constants") :], re.MULTILINE))
+    assert names == by_loader | by_job
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
@@ -149,9 +291,9 @@ def test_addresses_of_hosts(c_layout: dict[str, str]) -> None:
         assert number == int(c_layout["HOST_ADDRESS_BASE"]) + host
 
 
-def test_the_transport_header_ends_the_frame_and_is_aligned(c_layout: dict[str, str]) -> None:
-    offset, size = int(c_layout["FRAME_TRANSPORT_OFFSET"]), int(c_layout["transport"])
-    assert offset + size == int(c_layout["FRAME_BYTES"])
+def test_the_transport_header_lies_in_the_frame_and_is_aligned(c_layout: dict[str, str]) -> None:
+    offset, size = int(c_layout["FRAME_TRANSPORT_OFFSET"]), int(c_layout["transport_header"])
+    assert 0 <= int(c_layout["FRAME_BYTES"]) - (offset + size) <= 8
     # The kernel sets a frame off by two bytes.
     assert (offset + 2) % 8 == 0
 

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine: one process that sends for all hosts, and measures.
+ *
+ * It wakes once a period, a little before the period that it is about to act for, offers every NIC what
+ * leaves it in that period, and reads what the fabric recorded since. Frames carry the time at which they are
+ * ready, so that nothing depends on when exactly the engine wakes: it is only ever early.
+ *
+ * The fabric notes an ACK when it enters the last link to its host, and so the engine knows of every ACK of
+ * a period before it begins, if no such link is shorter than the period and the lead together: each host's
+ * ACKs and packets then take effect in their order, to the nanosecond (a conservative lookahead, as in
+ * parallel simulation). Where a link is shorter, an ACK takes effect up to a period late.
+ */
+#ifndef INCASTFREE_ENGINE_H
+#define INCASTFREE_ENGINE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+
+#include "control.h"
+#include "entropy.h"
+#include "fabric.h"
+#include "inject.h"
+#include "measure.h"
+#include "sender.h"
+#include "transport.h"
+
+#define MAX_SOCKETS 64
+
+/* A feedback that has been read and not yet acted on. */
+struct pending {
+	struct feedback feedback;
+	uint32_t next; /* of the same host; 0 is none */
+};
+
+struct queue {
+	uint32_t head, tail;
+};
+
+#define PENDING_CAPACITY (4u * FEEDBACK_CAPACITY)
+
+struct engine {
+	/* From Python. */
+	Py_buffer flows, byte_ns, start_ns, propagation_ns, windows, head, records, ports, feedback;
+	uint32_t host_count, port_count, mtu_bytes, seed;
+	enum discipline discipline;
+	enum balancing balancing;
+	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns;
+	double dilation;
+	int ifindex, sockets, progress_fd, trace_fd;
+	/* Its own. */
+	uint64_t epoch_ns; /* the common start */
+	uint64_t expected_packets, sent_packets, packet_hops, last_far_end_ns;
+	uint64_t delivered_before;
+	uint64_t time_ns; /* of what is being acted on */
+	uint64_t heard; /* ACKs and NACKs */
+	uint32_t flow_count, done_flows;
+	uint32_t turn; /* of the flows whose timers are looked at */
+	struct sender *senders;
+	struct flow_state *flow_storage;
+	uint32_t *list_storage;
+	struct heap_entry *heap_storage;
+	uint32_t *flow_of; /* host_count x host_count: its place in flow_storage */
+	struct transport transport;
+	struct controls controls;
+	struct pending *pending;
+	uint32_t pending_free, pending_used;
+	struct queue *arriving; /* one a host */
+	struct inject *inject;
+	struct measure measure;
+};
+
+static inline struct record_head *engine_head(const struct engine *engine)
+{
+	return engine->head.buf;
+}
+
+static inline bool engine_has_transport(const struct engine *engine)
+{
+	return engine->transport.recovery != RECOVERY_NONE;
+}
+
+/* With what came from Python in place: makes the rest. 0, or -1 with an exception. */
+int engine_prepare(struct engine *engine);
+/* Sends and measures until all is done. 0, or -1 with an exception. */
+int engine_drive(struct engine *engine);
+/* Frees what engine_prepare made, whole or in part. */
+void engine_free(struct engine *engine);
+
+#endif

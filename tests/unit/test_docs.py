@@ -1,0 +1,31 @@
+"""What the documentation shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from testbed.engine.cca import Network, load
+from testbed.engine.cca import Path as FlowPath
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_the_congestion_control_of_the_documentation(tmp_path: Path) -> None:
+    """docs/congestion-control.md: it loads, grows by a packet a window, halves at a mark once a round trip."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "congestion-control.md").read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    assert len(blocks[0].splitlines()) < 50
+    file = tmp_path / "aimd.py"
+    file.write_text(blocks[0])
+    aimd = load(str(file))
+    assert aimd is not None
+    control = aimd(Network(4096, 64, 8166.4, trimming=True), FlowPath(0, 1, 800e9, 8166.4))
+    assert control.start() == 816_640
+    assert control.on_ack(10_000, 816_640, 9000.0, False, 0) == 816_640 + 4096
+    halved = (816_640 + 4096) / 2
+    assert control.on_ack(11_000, 4096, 9000.0, True, 0) == halved
+    assert control.on_ack(11_000 + 8166, 4096, 9000.0, True, 0) == halved
+    assert control.on_ack(11_000 + 8167, 4096, 9000.0, True, 0) == halved / 2
+    assert control.on_nack(30_000, 4096, 0.0, 0) == halved / 2 - 4096
+    assert control.on_timeout(30_000, 10**6, 0) == 4096
