@@ -135,8 +135,8 @@ KEYS: Final = (
         maximum=2**31,
         automatic=True,
     ),
-    Key("loss_data", "number", 0, "probability that a data packet is lost on its first link", maximum=1),
-    Key("loss_ack", "number", 0, "probability that an ACK or NACK is", maximum=1),
+    Key("loss_data", "number", 0, "probability that a data packet is lost on its first link", maximum=0.99),
+    Key("loss_ack", "number", 0, "probability that an ACK or NACK is", maximum=0.99),
     Key(
         "loss_recovery",
         "text",

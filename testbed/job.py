@@ -45,6 +45,7 @@ _LEAD: Final = 10
 """A wake comes a tenth of a period ahead, and a few ns, so that it does not meet packets in step with it."""
 _LEAD_ODD_NS: Final = 17
 _SHORTEST_LINK: Final = 5
+_SHORTEST_PERIOD_NS: Final = 200
 _LARGEST_CHOSEN_DILATION: Final = 2000
 _FALLBACK_BYTE_NS: Final = 4
 _SKB_BYTES: Final = 1536
@@ -63,7 +64,7 @@ _PACKETS_A_WORD: Final = 64
 
 
 def choose_dilation(speeds_gbps: list[Fraction]) -> Fraction:
-    """The smallest dilation at which one byte takes whole nanoseconds on every link.
+    """The smallest dilation, of 1 or more, at which one byte takes whole nanoseconds on every link.
 
     At 800 Gb/s it is 100. Speeds that have no such dilation below 2,000 get one at which a byte takes 4 ns on
     the fastest: a packet's time is then cut to whole nanoseconds.
@@ -74,6 +75,7 @@ def choose_dilation(speeds_gbps: list[Fraction]) -> Fraction:
         return Fraction(math.lcm(a.numerator, b.numerator), math.gcd(a.denominator, b.denominator))
 
     whole = reduce(lcm, per_byte)
+    whole *= max(1, math.ceil(1 / whole))
     return whole if whole <= _LARGEST_CHOSEN_DILATION else max(per_byte) * _FALLBACK_BYTE_NS
 
 
@@ -95,6 +97,11 @@ class Scenario:
     def notes(self) -> list[str]:
         """What was assumed of the inputs, and what the lower bound does not know."""
         notes = [note for demand in self.demands for note in demand.notes]
+        if self.experiment.loss_recovery == "timeout" and not self.experiment.trimming:
+            notes.append(
+                "dropped packets are found by timeouts alone, which makes any baseline look bad: show it beside the same "
+                "run with loss_recovery sack"
+            )
         for demand in self.demands:
             bound_s = demand.bottleneck(self.speeds_bps).time_s
             slowest = max(self._uplink_times(demand), default=(Fraction(0), ""))
@@ -205,11 +212,15 @@ def prepare(experiment: Experiment) -> Scenario:
 
 
 def _ports_of_link(wiring: Wiring, link: str) -> tuple[int, int]:
-    """Both ends. Raises InputError for a name that is no link."""
-    for port in wiring.ports:
-        if link in (f"{port.node}-{port.peer_node}", port.node if port.index < len(wiring.hosts) else None):
-            return port.index, port.peer
-    raise InputError(f"link_failure: {link!r} is not a link of this topology: give such as h1 or leaf1-spine1")
+    """Both ends of a link, by its one name: a host, or "leaf1-spine2". Raises InputError for a name that is no link."""
+    hosts = len(wiring.hosts)
+    ends = {port.node: port for port in wiring.ports[:hosts]}
+    ends |= {f"{port.node}-{port.peer_node}": port for port in wiring.ports[2 * hosts :] if port.index < port.peer}
+    if link not in ends:
+        names = list(ends)
+        known = f"{names[0]} to {names[hosts - 1]}" + (f", {names[hosts]} to {names[-1]}" if len(names) > hosts else "")
+        raise InputError(f"link_failure: {link!r} is not a link of this topology: links are {known}")
+    return ends[link].index, ends[link].peer
 
 
 @dataclass(frozen=True)
@@ -361,7 +372,9 @@ def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: i
     hosts, ports = len(scenario.wiring.hosts), scenario.wiring.ports
     queue_bytes = scenario.parameters.queue_bytes
     if queue_bytes:
-        in_flight = sum(1 + int((queue_bytes + port.ns * port.gbps / 8) / scenario.experiment.mtu_bytes) for port in ports)
+        in_flight = sum(
+            1 + int((queue_bytes + port.ns * port.gbps / 8) / scenario.experiment.mtu_bytes) for port in ports
+        )
     else:
         in_flight = packets if discipline is Discipline.ROUND_ROBIN else hosts * 4096
     transport_bytes = packets * _PACKET_STATE_BYTES if scenario.experiment.loss_recovery != "none" else 0
@@ -375,7 +388,7 @@ def _constants(scenario: Scenario) -> dict[str, int]:
     experiment, parameters = scenario.experiment, scenario.parameters
 
     def probability(value: Fraction) -> int:
-        return min(2**32 - 1, int(value * 2**32))
+        return int(value * 2**32)
 
     return {
         "acknowledging": experiment.loss_recovery != "none",
@@ -410,4 +423,4 @@ def _period_ns(scenario: Scenario, bound_ns: int, packets: int) -> int:
     fastest = max(port.gbps for port in scenario.wiring.ports)
     packet_ns = scenario.experiment.mtu_bytes * 8 * scenario.dilation / fastest
     full = int(packet_ns * RECORD_CAPACITY / (2 * 4 * len(scenario.wiring.hosts)))
-    return max(1000, min(period, dense, full))
+    return max(_SHORTEST_PERIOD_NS, min(period, dense, full))

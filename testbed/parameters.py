@@ -48,7 +48,7 @@ class Parameters:
 def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> Parameters:
     """``largest_load_bytes``: M, which bounds a queue that has no limit of its own.
 
-    With links that differ, the nominal speed and the longest delay count. Raises InputError where the thresholds of
+    With links that differ, the nominal speed and the longest delay count, and for the timeouts the slowest queue. Raises InputError where the thresholds of
     marking, of which one may be automatic, are the wrong way round.
     """
     tiers = 2 if len(wiring.switches) > 1 else 1
@@ -56,6 +56,7 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
     mtu = experiment.mtu_bytes
     delay_ns = max(port.ns for port in wiring.ports)
     byte_ns = 8 / experiment.link_gbps
+    slowest_byte_ns = 8 / min(port.gbps for port in wiring.ports)
     rtt_ns = 2 * hops * delay_ns + hops * (mtu + HEADER_BYTES) * byte_ns
     bdp_bytes = rtt_ns / byte_ns
     bdp_packets = math.ceil(bdp_bytes / mtu)
@@ -69,7 +70,7 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
         raise InputError(f"ecn_kmin_bytes is {kmin}, above ecn_kmax_bytes, {kmax}: give both, kmax the larger")
     factor = 1 if experiment.trimming else _QUEUES_WITHOUT_TRIMMING
     queue_bytes = bytes_of(experiment.queue_bytes, factor * bdp_packets * mtu)
-    deepest_ns = math.ceil((queue_bytes or largest_load_bytes) * byte_ns)
+    deepest_ns = math.ceil((queue_bytes or largest_load_bytes) * slowest_byte_ns)
     return Parameters(
         rtt_ns=rtt_ns,
         bdp_bytes=bdp_bytes,

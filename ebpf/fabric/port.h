@@ -116,8 +116,15 @@ static __noinline __u32 port_left_behind(__u32 index, __u64 departure_ns)
 		cursor = port->passed;
 		bytes = port->passed_bytes;
 	}
-	if (port->accepted - port->passed > arrival_slots)
-		return ecn_kmax_bytes + 1; /* more than is remembered */
+	/* Of more packets than it remembers the port takes the older ones to have been there: they were,
+	 * unless that many came while this one was on the link.
+	 */
+	if (port->accepted - cursor >= arrival_slots) {
+		cursor = port->accepted - arrival_slots + 1;
+		bytes = arrivals[(index * arrival_slots + ((cursor - 1) & (arrival_slots - 1))) &
+				 (ARRIVAL_CAPACITY - 1)]
+				.accepted_bytes;
+	}
 	for (int i = 0; i < MARK_STEPS; i++) {
 		const struct arrival *arrival;
 

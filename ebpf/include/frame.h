@@ -7,7 +7,7 @@
  * it. The DSCP says whether a packet is data or control, the two bits below it are those of ECN: a switch
  * looks at no transport header.
  *
- *   0        14       34       42    46                      94
+ *   0        14       34       42    46                      86
  *   | ether  | IPv4   | UDP    | psn | struct transport_header      |
  *
  * The transport header starts at byte 46: with the two bytes (NET_IP_ALIGN) by which the kernel sets a frame
@@ -24,7 +24,7 @@
 #define FRAME_IPV4_LENGTH_OFFSET 16
 #define FRAME_PSN_OFFSET         42 /* __be32: packet sequence number within the flow */
 #define FRAME_TRANSPORT_OFFSET   46
-#define FRAME_BYTES              94
+#define FRAME_BYTES              86
 #define FRAME_MAGIC              0x49465249u /* the bytes "IRFI" in little-endian order */
 #define FRAME_UDP_PORT           4793
 #define FRAME_ENTROPY_PORT       49152 /* UDP source port of entropy value 0 */

@@ -127,6 +127,10 @@ static int run_host(struct engine *engine, uint32_t host, uint64_t begin_ns, uin
 			if (hear(engine, &heard->feedback, begin_ns))
 				return -1;
 			arriving->head = heard->next;
+			if (arriving->head)
+				engine->pending[arriving->head].previous = 0;
+			else
+				arriving->tail = 0;
 			heard->next = engine->pending_free;
 			engine->pending_free = place;
 			continue;
@@ -185,6 +189,27 @@ static int send_until(struct engine *engine, uint64_t begin_ns, uint64_t horizon
 	return 0;
 }
 
+/* Into its place by arrival. Answers that were computed through are noted where they leave, and those from
+ * near hosts overtake those from far ones; of two that arrive at once, the first noted stays first.
+ */
+static void enqueue(struct pending *pending, struct queue *arriving, uint32_t place)
+{
+	uint32_t before = arriving->tail;
+
+	while (before && pending[before].feedback.arrival_ns > pending[place].feedback.arrival_ns)
+		before = pending[before].previous;
+	pending[place].previous = before;
+	pending[place].next = before ? pending[before].next : arriving->head;
+	if (before)
+		pending[before].next = place;
+	else
+		arriving->head = place;
+	if (pending[place].next)
+		pending[pending[place].next].previous = place;
+	else
+		arriving->tail = place;
+}
+
 /* Sorts what the fabric noted for the hosts, each host's in the order of arrival. */
 static int read_feedback(struct engine *engine)
 {
@@ -211,12 +236,8 @@ static int read_feedback(struct engine *engine)
 					"more answers are under way than the engine holds");
 			return -1;
 		}
-		engine->pending[place] = (struct pending){.feedback = ring[i]};
-		if (arriving->head)
-			engine->pending[arriving->tail].next = place;
-		else
-			arriving->head = place;
-		arriving->tail = place;
+		engine->pending[place].feedback = ring[i];
+		enqueue(engine->pending, arriving, place);
 	}
 	return 0;
 }

@@ -31,7 +31,7 @@
 /* A feedback that has been read and not yet acted on. */
 struct pending {
 	struct feedback feedback;
-	uint32_t next; /* of the same host; 0 is none */
+	uint32_t next, previous; /* of the same host, by arrival; 0 is none */
 };
 
 struct queue {

@@ -135,6 +135,10 @@ struct news transport_ack(struct transport *transport, struct flow_state *flow, 
 	if (flow->lost_from < flow->cumulative)
 		flow->lost_from = flow->cumulative;
 	seek_lost(transport, flow);
+	if (!flow->lost) {
+		flow->recovering = false;
+		flow->credit_bytes = 0;
+	}
 	if (flow->cumulative == flow->flow->packets && !flow->done) {
 		flow->done = true;
 		flow->done_ns = ack->arrival_ns;

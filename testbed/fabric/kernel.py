@@ -29,8 +29,7 @@ _MAX_MEMBERS: Final = 1 << 16
 _ROUTE_WAYS_SHIFT: Final = 20
 _BYTE_NS_ONE: Final = 1 << 32
 _ARRIVAL_CAPACITY: Final = 1 << 20
-_MOST_ARRIVAL_SLOTS: Final = 1024
-_MTU_BYTES: Final = 4096
+_UNLIMITED_ARRIVAL_SLOTS: Final = 1024
 _PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIII8x")
 """struct port of ebpf/include/fabric.h."""
 _CONTROL_COUNT, _MARKS, _DROPS, _TRIMS, _LOST, _FOREIGN = 14, 15, 18, 19, 20, 23
@@ -55,6 +54,7 @@ class KernelFabric:
         dilation: Fraction,
         path_salt: int,
         queue_bytes: int,
+        mtu_bytes: int,
         tracing: bool,
         constants: Mapping[str, int],
     ) -> None:
@@ -75,7 +75,7 @@ class KernelFabric:
         fabric.set_constant("host_count", struct.pack("<I", hosts))
         fabric.set_constant("trunk", struct.pack("<I", not net.pairs))
         fabric.set_constant("tracing", struct.pack("<I", tracing))
-        slots = min(_arrival_slots(wiring, queue_bytes), 1 << (_ARRIVAL_CAPACITY // len(wiring.ports)).bit_length() - 1)
+        slots = _arrival_slots(wiring, queue_bytes, mtu_bytes)
         fabric.set_constant("arrival_slots", _WORD.pack(slots))
         for name, value in constants.items():
             fabric.set_constant(name, _WORD.pack(value))
@@ -224,15 +224,16 @@ class KernelFabric:
         attach_program(self._object.program_fd("trunk_far_end"), _TRUNK_IFINDEX, Hook.NETKIT_PRIMARY)
 
 
-def _arrival_slots(wiring: Wiring, queue_bytes: int) -> int:
+def _arrival_slots(wiring: Wiring, queue_bytes: int, mtu_bytes: int) -> int:
     """How many of its latest packets a port remembers: all that may have come behind one that has just arrived at the far
     end, which a full queue and a link full of packets bound. Few, since they are to stay in the processor's cache.
     """
+    most = 1 << (_ARRIVAL_CAPACITY // len(wiring.ports)).bit_length() - 1
     if not queue_bytes:
-        return _MOST_ARRIVAL_SLOTS
+        return min(most, _UNLIMITED_ARRIVAL_SLOTS)
     in_flight_bytes = max(port.ns * port.gbps / 8 for port in wiring.ports)
-    packets = (queue_bytes + in_flight_bytes) / _MTU_BYTES
-    return min(_MOST_ARRIVAL_SLOTS, 1 << math.ceil(packets).bit_length())
+    packets = math.ceil((queue_bytes + in_flight_bytes) / mtu_bytes)
+    return min(most, 1 << packets.bit_length())
 
 
 def mix32(x: int) -> int:

@@ -205,8 +205,8 @@ BAD_WORDS: dict[str, tuple[list[str], str]] = {
         compare("--ecn-kmax-bytes", "4096"),
         "ecn_kmin_bytes is 81920, above ecn_kmax_bytes, 4096: give both",
     ),
-    "compare with too much loss": (compare("--loss-data", "1.1"), "loss_data is 1.1: it must be 0 to 1"),
-    "compare with negative loss": (compare("--loss-ack=-1"), "loss_ack is -1: it must be 0 to 1"),
+    "compare with too much loss": (compare("--loss-data", "1.1"), "loss_data is 1.1: it must be 0 to 0.99"),
+    "compare with negative loss": (compare("--loss-ack=-1"), "loss_ack is -1: it must be 0 to 0.99"),
     "compare with an unknown recovery": (compare("--loss-recovery", "tlp"), "use sack or timeout or none"),
     "compare without what a control needs": (
         compare("--loss-recovery", "none", "--schedule", "rr,rr+nscc"),

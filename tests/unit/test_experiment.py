@@ -159,7 +159,10 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
     assert printed["loss_recovery"]["choices"] == ["sack", "timeout", "none"]
     automatic = {name for name, entry in printed.items() if entry.get("or") == "auto"}
     assert automatic == {"queue_bytes", "ecn_kmin_bytes", "ecn_kmax_bytes"}
-    assert {name: printed[name]["maximum"] for name in ("loss_data", "loss_ack")} == {"loss_data": 1, "loss_ack": 1}
+    assert {name: printed[name]["maximum"] for name in ("loss_data", "loss_ack")} == {
+        "loss_data": 0.99,
+        "loss_ack": 0.99,
+    }
 
 
 def test_every_key_is_an_option_of_compare_and_the_reverse() -> None:
@@ -271,8 +274,8 @@ WRONG = {
     ),
     "text for trimming": ('trimming = "no"', "trimming is 'no': give true or false"),
     "automatic trimming": ('trimming = "auto"', "trimming is 'auto': give true or false"),
-    "more than certain loss": ("loss_data = 1.001", "loss_data is 1.001: it must be 0 to 1"),
-    "negative loss": ("loss_ack = -0.001", "loss_ack is -0.001: it must be 0 to 1"),
+    "more than certain loss": ("loss_data = 1.001", "loss_data is 1.001: it must be 0 to 0.99"),
+    "negative loss": ("loss_ack = -0.001", "loss_ack is -0.001: it must be 0 to 0.99"),
     "loss that is no number": ("loss_data = nan", "loss_data is nan: give a number"),
     "automatic loss": ('loss_ack = "auto"', "loss_ack is 'auto': give a number"),
     "unknown recovery": ('loss_recovery = "rack"', "loss_recovery 'rack' is not known: use sack or timeout or none"),
@@ -391,7 +394,7 @@ WRONG_OPTIONS = {
     "automatic seed": (["--seed", "auto"], "--seed auto: give a number"),
     "infinite queue": (["--queue-bytes", "1e400"], "queue_bytes is inf: it must be 0 to 1099511627776 B, or auto"),
     "thresholds": (["--ecn-kmin-bytes", "2", "--ecn-kmax-bytes", "1"], "ecn_kmin_bytes is 2, above ecn_kmax_bytes 1"),
-    "loss": (["--loss-data", "2"], "loss_data is 2: it must be 0 to 1"),
+    "loss": (["--loss-data", "2"], "loss_data is 2: it must be 0 to 0.99"),
     "recovery": (["--loss-recovery", "fack"], "loss_recovery 'fack' is not known: use sack or timeout or none"),
     "open loop": (["--loss-recovery", "none", "--schedule", "rr,rr+nscc"], "without ACKs nscc hears nothing"),
     "control": (["--cc", "nsc"], "cc 'nsc' is not known: did you mean 'nscc'?"),
@@ -431,7 +434,7 @@ ROUND_TRIPS = {
     "choices": {**MINIMAL, "schedule": ["rate"], "lb": "ecmp", "phase": "golden", "trace": True},
     "automatic": {**MINIMAL, "queue_bytes": "auto", "ecn_kmin_bytes": "auto", "ecn_kmax_bytes": "auto"},
     "queues": {**MINIMAL, "queue_bytes": 0, "ecn_kmin_bytes": 1, "ecn_kmax_bytes": 2**31, "trimming": False},
-    "losses": {**MINIMAL, "loss_data": 1e-7, "loss_ack": 1, "loss_recovery": "timeout"},
+    "losses": {**MINIMAL, "loss_data": 1e-7, "loss_ack": 0.99, "loss_recovery": "timeout"},
     "controls": {**MINIMAL, "schedule": ["rr", "rr+nscc", "rr+none", "rate+nscc"], "cc": "nscc"},
     "failures": {
         **MINIMAL,
@@ -548,6 +551,19 @@ def test_a_control_whose_name_no_file_can_say_is_refused(
     (tmp_path / "\udcff.py").write_text("")
     with pytest.raises(InputError, match=r"cc is '.*\\udcff\.py', which is not UTF-8: rename it"):
         by_options("--demand", "m.csv", *words)
+
+
+@pytest.mark.parametrize(("words", "what"), [([], "demand 1: file"), (["--cc", "mine.py"], "cc")], ids=["demand", "cc"])
+def test_a_folder_whose_name_no_file_can_say_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], what: str
+) -> None:
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    (folder / "mine.py").write_text("")
+    monkeypatch.chdir(folder)
+    with pytest.raises(InputError, match="which is not UTF-8: rename it") as caught:
+        by_options("--demand", str(tmp_path / "m.csv") if words else "m.csv", *words)
+    assert str(caught.value).startswith(f"{what} is '")
 
 
 def test_the_written_file_names_matrices_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fractions import Fraction
 from typing import Any
 
@@ -125,7 +125,9 @@ def test_of_links_that_differ_the_longest_and_the_nominal_speed_count() -> None:
     assert parameters(link_ns_of={"h3": 5000}).rtt_ns == 8 * 5000 + Fraction("166.4")
     assert parameters(link_ns_of={"leaf1-spine2": 5000}).rtt_ns == 8 * 5000 + Fraction("166.4")
     assert parameters(link_ns_of={"h3": 10}) == parameters()
-    assert parameters(link_gbps_of={"h3": 100}) == parameters()
+    slow = parameters(link_gbps_of={"h3": 100})
+    assert slow.rto_ns == 15_000 + 6 * 8 * 8192  # a full queue of 819,200 B leaves at an eighth of the speed
+    assert replace(slow, rto_ns=parameters().rto_ns) == parameters()
 
 
 def test_thresholds_stay_within_what_the_fabric_counts() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
-from controller.demand import HEADER_BYTES, MTU_BYTES
+from controller.demand import HEADER_BYTES
 from controller.errors import CannotRunError
 from controller.nic import rate_table, state
 from controller.nic.rate_table import RATE_ONE, RATE_SLOTS, TABLE_BYTES, RateTable
@@ -263,10 +263,6 @@ def test_capacities_are_powers_of_two(c_layout: dict[str, str]) -> None:
     assert 8 * int(c_layout["FEEDBACK_CAPACITY"]) >= int(c_layout["RECORD_CAPACITY"])
 
 
-def test_arrivals_are_counted_in_packets_of_the_default_size() -> None:
-    assert kernel._MTU_BYTES == MTU_BYTES
-
-
 def test_the_fabrics_constants_are_all_set() -> None:
     """By the job or by the loader: one that nobody sets is 0 for ever."""
     declared = re.findall(
@@ -275,8 +271,8 @@ def test_the_fabrics_constants_are_all_set() -> None:
     names = {name.strip() for line in declared for name in line.split(",")}
     loader = (REPOSITORY / "testbed/fabric/kernel.py").read_text()
     by_loader = set(re.findall(r'set_constant\("(\w+)"', loader))
-    job = (REPOSITORY / "testbed/job.py").read_text()
-    by_job = set(re.findall(r'^        "(\w+)":', job[job.index("def _constants") :], re.MULTILINE))
+    job = (REPOSITORY / "testbed/job.py").read_text().split("\ndef _constants")[1].split("\ndef ")[0]
+    by_job = set(re.findall(r'^ +"(\w+)":', job, re.MULTILINE))
     assert names == by_loader | by_job
 
 

@@ -6,7 +6,7 @@ on fast and long networks, is not repeated: Python's numbers are wide enough.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Final, NamedTuple
 
 from testbed.engine.cca import Control, Network, Path
@@ -57,7 +57,7 @@ class _Gains(NamedTuple):
     """Before any sample."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def _gains(network: Network, line_rate_bps: float, rtt_ns: float) -> _Gains:
     """Computed once, so that a quarter of a million flows share the numbers and not only their values."""
     bytes_per_ns = line_rate_bps / 8e9

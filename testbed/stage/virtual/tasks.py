@@ -59,6 +59,7 @@ def _build(job: dict[str, Any], *, isolated_hosts: bool) -> tuple[FabricNet, Wir
         dilation=Fraction(job["dilation"]),
         path_salt=job["path_salt"],
         queue_bytes=network["queue_bytes"],
+        mtu_bytes=network["mtu_bytes"],
         tracing=job["trace"],
         constants=job["constants"],
     )
