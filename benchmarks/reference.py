@@ -39,7 +39,9 @@ def main() -> int:
     parser.add_argument("--demand", type=Path, help="this matrix (wire bytes) for all seeds")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any key of an experiment")
     arguments = parser.parse_args()
-    keys = {name: _value(text) for name, text in (item.split("=", 1) for item in arguments.set)}
+    keys = {name: _value(text) for name, _, text in (item.partition("=") for item in arguments.set)}
+    if keys.get("loss_recovery") == "none":
+        parser.error("loss_recovery none has no last ACK to compare")
     processors: queue.SimpleQueue[int] = queue.SimpleQueue()
     for cpu in sorted(os.sched_getaffinity(0)):
         processors.put(cpu)

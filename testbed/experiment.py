@@ -246,9 +246,10 @@ class Experiment:
 
     def run_of(self, text: str) -> Run:
         """The run that SCHEDULE or SCHEDULE+CC names."""
-        schedule, plus, cc = text.partition("+")
+        schedule, plus, named = text.partition("+")
+        cc = named if plus else self.cc
         shown = Path(cc).stem if cc.endswith(".py") else cc
-        return Run(f"{schedule}+{shown}" if plus else schedule, schedule, cc if plus else self.cc)
+        return Run(schedule if cc == "none" else f"{schedule}+{shown}", schedule, cc)
 
     def keys(self) -> dict[str, Value]:
         """All keys but the tables (demand, link_failure) as plain JSON values."""

@@ -29,6 +29,7 @@ __all__ = [
     "JITTER",
     "PATHS",
     "PHASES",
+    "USER_CONTROL",
     "Job",
     "Scenario",
     "choose_dilation",
@@ -40,12 +41,15 @@ __all__ = [
 ]
 
 _NS: Final = 10**9
+USER_CONTROL: Final = "control.py"
+"""A user's congestion control, in the folder that the guest shares."""
 _PERIOD_FABRIC_NS: Final = 1000
 _LEAD: Final = 10
 """A wake comes a tenth of a period ahead, and a few ns, so that it does not meet packets in step with it."""
 _LEAD_ODD_NS: Final = 17
 _SHORTEST_LINK: Final = 5
-_SHORTEST_PERIOD_NS: Final = 200
+_SHORTEST_PERIOD_NS: Final = 150
+_MOST_TIMEOUTS: Final = 60
 _LARGEST_CHOSEN_DILATION: Final = 2000
 _FALLBACK_BYTE_NS: Final = 4
 _SKB_BYTES: Final = 1536
@@ -101,6 +105,12 @@ class Scenario:
             notes.append(
                 "dropped packets are found by timeouts alone, which makes any baseline look bad: show it beside the same "
                 "run with loss_recovery sack"
+            )
+        shortest_ns = min(port.ns for port in self.wiring.ports[: len(self.wiring.hosts)])
+        if shortest_ns * _SHORTEST_LINK < _PERIOD_FABRIC_NS and self.experiment.loss_recovery != "none":
+            notes.append(
+                f"a host's link of {float(shortest_ns):g} ns is too short for the engine to know of ACKs in time: they take "
+                f"effect up to {_PERIOD_FABRIC_NS / 1000:g} us late"
             )
         for demand in self.demands:
             bound_s = demand.bottleneck(self.speeds_bps).time_s
@@ -292,7 +302,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     experiment, parameters = scenario.experiment, scenario.parameters
     hosts = len(scenario.wiring.hosts)
     if run.cc.endswith(".py"):
-        (work / "control.py").write_bytes(Path(run.cc).read_bytes())
+        (work / USER_CONTROL).write_bytes(Path(run.cc).read_bytes())
     byte_ns = [fixed_byte_ns(speed / _NS, scenario.dilation) for speed in scenario.speeds_bps]
     (work / "byte_ns.bin").write_bytes(np.array(byte_ns, dtype="<u8").tobytes())
     propagation_ns = [delay_ns(port.ns, scenario.dilation) for port in scenario.wiring.ports]
@@ -349,6 +359,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
             "cc": run.cc,
             "header_bytes": HEADER_BYTES,
             "trimming": experiment.trimming,
+            "seed": experiment.seed,
             "rtt_ns": float(parameters.rtt_ns),
             "line_rate_bps": [float(speed) for speed in scenario.speeds_bps],
         },
@@ -404,9 +415,15 @@ def _constants(scenario: Scenario) -> dict[str, int]:
 
 
 def _allowance_ns(scenario: Scenario) -> int:
-    """What a run may take beyond a multiple of its bound: starts, and the longest way several times."""
+    """What a run may take beyond a multiple of its bound: starts, the longest way several times, links that fail, and
+    one packet's being lost again and again.
+    """
+    experiment = scenario.experiment
     longest_ns = max(port.ns for port in scenario.wiring.ports)
-    return int((10_000_000 + scenario.experiment.start_jitter_ns + 100 * longest_ns) * scenario.dilation)
+    up_ns = max((failure.up_ns for failure in experiment.link_failure), default=Fraction(0))
+    timeouts_ns = _MOST_TIMEOUTS * scenario.parameters.rto_ns if experiment.loss_recovery != "none" else 0
+    waiting_ns = 10_000_000 + experiment.start_jitter_ns + 100 * longest_ns + up_ns + timeouts_ns
+    return int(waiting_ns * scenario.dilation)
 
 
 def _period_ns(scenario: Scenario, bound_ns: int, packets: int) -> int:

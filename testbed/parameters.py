@@ -17,6 +17,7 @@ __all__ = ["Parameters", "derive"]
 _KMIN, _KMAX = Fraction(1, 5), Fraction(4, 5)
 _QUEUES_WITHOUT_TRIMMING: Final = 5
 _RTO_BASE_NS: Final = 15_000
+_RTO_RTTS: Final = Fraction(3, 2)
 _RTO_QUEUES: Final = 6
 _PROBE_RTTS: Final = 3
 _TAIL_PROBE_RTTS: Final = 2
@@ -26,7 +27,7 @@ _MOST_KMAX_BYTES: Final = 2**31
 
 @dataclass(frozen=True)
 class Parameters:
-    """Times in fabric ns, sizes in bytes on the wire. Sources: uet-htsim (../shared/facts/nscc.md)."""
+    """Times in fabric ns, sizes in bytes on the wire. Source: uet-htsim at 40ccb052."""
 
     rtt_ns: Fraction
     """RTT0: both ways of the longest path, and a packet's and an ACK's serialisation at every port."""
@@ -77,8 +78,9 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
         queue_bytes=queue_bytes,
         ecn_kmin_bytes=kmin,
         ecn_kmax_bytes=kmax,
-        rto_ns=_RTO_BASE_NS + _RTO_QUEUES * deepest_ns,
-        # Packets of one flow part ways only between the leaves, where queues are short unless they are unlimited.
+        # Long links may need longer than the 15 us of the reference before there is any queue.
+        rto_ns=max(_RTO_BASE_NS, math.ceil(_RTO_RTTS * rtt_ns)) + _RTO_QUEUES * deepest_ns,
+        # Of one flow's packets on several paths one may meet a full queue and the next none, but seldom does.
         reorder_ns=math.ceil(rtt_ns) + (0 if queue_bytes else deepest_ns),
         probe_ns=math.ceil(_PROBE_RTTS * rtt_ns) + (0 if queue_bytes else deepest_ns),
         tail_probe_ns=math.ceil(_TAIL_PROBE_RTTS * rtt_ns) + (0 if queue_bytes else deepest_ns),

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller import __version__
-from controller.errors import CannotRunError
+from controller.errors import CannotRunError, InputError
 from testbed.experiment import Run, to_toml
-from testbed.job import Job, Scenario, prepare_job
+from testbed.job import USER_CONTROL, Job, Scenario, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
 from testbed.measure.store import write_atomically, write_table
 from testbed.stage.virtual import kernel
@@ -58,6 +58,7 @@ def run_schedule(
     """
     run = scenario.experiment.run_of(schedule)
     begin = time.monotonic()
+    cc_sha256 = None
     marks: dict[str, float] = {}
     engine_s = 0.0
 
@@ -74,6 +75,8 @@ def run_schedule(
 
     with work_folder() as work:
         job: Job = prepare_job(scenario, run, work)
+        if run.cc.endswith(".py"):
+            cc_sha256 = _sha256(work / USER_CONTROL)
         machine = VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu, at_once=at_once)
         watcher = threading.Thread(target=_stop_with, args=(machine, stop), daemon=True)
         watcher.start()
@@ -81,6 +84,7 @@ def run_schedule(
         data = collect(scenario, work)
     figures = {
         **_identity(scenario, run, kernel.find()),
+        "cc_sha256": cc_sha256,
         **data.figures,
         "wall_s": round(time.monotonic() - begin, 3),
         "setup_s": round(marks["ready"] - begin, 3),
@@ -101,7 +105,6 @@ def _identity(scenario: Scenario, run: Run, built: kernel.Kernel | None) -> dict
         "dilation": _plain_number(float(scenario.dilation)),
         "schedule": run.schedule,
         "cc": run.cc,
-        "cc_sha256": hashlib.sha256(Path(run.cc).read_bytes()).hexdigest() if run.cc.endswith(".py") else None,
         "queue_bytes": parameters.queue_bytes,
         "ecn_kmin_bytes": parameters.ecn_kmin_bytes,
         "ecn_kmax_bytes": parameters.ecn_kmax_bytes,
@@ -112,7 +115,7 @@ def _identity(scenario: Scenario, run: Run, built: kernel.Kernel | None) -> dict
             for each in scenario.experiment.link_failure
         ],
         "demand": [str(phase.file.resolve()) for phase in phases],
-        "demand_sha256": [hashlib.sha256(phase.file.read_bytes()).hexdigest() for phase in phases],
+        "demand_sha256": [_sha256(phase.file) for phase in phases],
         "unit": [phase.unit for phase in phases],
         "token_bytes": [phase.token_bytes for phase in phases],
         "phase_names": [phase.name for phase in phases],
@@ -127,7 +130,16 @@ def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
     """The figures of a run of an empty demand, which needs no machine."""
     hosts = len(scenario.wiring.hosts)
     run = scenario.experiment.run_of(schedule)
-    return {**_identity(scenario, run, None), **empty_figures(hosts), **dict.fromkeys(WALL_FIGURES, 0)}
+    return {
+        **_identity(scenario, run, None),
+        "cc_sha256": _sha256(Path(run.cc)) if run.cc.endswith(".py") else None,
+        **empty_figures(hosts),
+        **dict.fromkeys(WALL_FIGURES, 0),
+    }
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _plain_number(value: float) -> int | float:
@@ -143,7 +155,7 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
     """All schedules, one a processor at a time; ``out`` holds each result as soon as its run has ended.
 
     Writes result.json, experiment.toml and, in a folder a run, flows.parquet, ports.parquet and with ``trace``
-    trace.parquet. Raises CannotRunError if a run failed, after the others have ended.
+    trace.parquet. Raises the first error of a run after the others have ended.
     """
     schedules = scenario.experiment.schedule
     processors: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -169,12 +181,12 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
 
     pool = ThreadPoolExecutor(max_workers=at_once)
     tasks: list[Future[None]] = [pool.submit(work, schedule) for schedule in schedules]
-    failed: CannotRunError | None = None
+    failed: CannotRunError | InputError | None = None
     try:
         for task in tasks:
             try:
                 task.result()
-            except CannotRunError as error:
+            except (CannotRunError, InputError) as error:
                 failed = failed or error
     except BaseException:
         stop.set()

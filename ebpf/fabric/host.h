@@ -82,13 +82,10 @@ static __always_inline void answer_fill(struct answer *answer, const struct pack
 {
 	bool marked = (packet->tos & TOS_ECN) == TOS_ECN_MARK;
 
-	/* From the packet on, or up to it: as the reference simulator's receiver chooses (uet-htsim). */
-	if (marked || data_flags & TRANSPORT_ACK_REQUEST)
-		answer->sack_base = psn;
-	else if (psn >= receive->cumulative + 64)
-		answer->sack_base = psn - 63;
-	else
-		answer->sack_base = receive->cumulative + 1;
+	/* Up to the packet: what no earlier answer has named lies there. (The reference simulator's receiver
+	 * names packets from a marked one on, which leaves holes to a sender that looks for losses.)
+	 */
+	answer->sack_base = psn >= receive->cumulative + 64 ? psn - 63 : receive->cumulative + 1;
 	answer->sack = receive_window(receive, answer->sack_base);
 	answer->kind = kind;
 	answer->flags = (data_flags & TRANSPORT_RETRANSMISSION) | (marked ? TRANSPORT_ECN_ECHO : 0);
@@ -159,7 +156,6 @@ static __always_inline int answer_send(struct __sk_buff *skb, __u32 index, struc
 	data = packet_start(skb);
 	if (data + FRAME_BYTES > packet_end(skb))
 		return TC_ACT_SHOT;
-	packet_set_be16(data, UDP_LENGTH_OFFSET, CONTROL_BYTES - L4_PORTS_OFFSET);
 	address = *(__be32 *)(data + IPV4_SOURCE_OFFSET);
 	*(__be32 *)(data + IPV4_SOURCE_OFFSET) = *(__be32 *)(data + IPV4_DESTINATION_OFFSET);
 	*(__be32 *)(data + IPV4_DESTINATION_OFFSET) = address;
@@ -228,7 +224,7 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 	}
 	if (*word & bit) {
 		receive->duplicates++;
-		receive->pending_bytes = 0;
+		receive->pending_bytes = receive->pending = 0;
 		return acknowledging ? nic_answer(skb, index, packet, receive, TRANSPORT_ACK, psn, now_ns)
 				     : TC_ACT_SHOT;
 	}
@@ -245,8 +241,9 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 
 	receive_advance(receive);
 	receive->pending_bytes += packet->wire_bytes;
+	receive->pending++;
 	answer = (packet->tos & TOS_ECN) == TOS_ECN_MARK || receive->pending_bytes >= ACK_BYTES ||
-		 receive->packets == 1;
+		 receive->pending >= ACK_PACKETS || receive->packets == 1;
 	if (transport->flags & TRANSPORT_ACK_REQUEST) {
 		receive->ack_request = 1;
 		answer = true;
@@ -257,7 +254,7 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 	}
 	if (!answer)
 		return TC_ACT_SHOT;
-	receive->pending_bytes = 0;
+	receive->pending_bytes = receive->pending = 0;
 	return nic_answer(skb, index, packet, receive, TRANSPORT_ACK, psn, now_ns);
 }
 

@@ -103,7 +103,7 @@ static __always_inline void ipv4_set_word(void *data, __u32 offset, __u16 word)
 	packet_set_be16(data, offset, word);
 }
 
-/* Makes the packet one of another class and length. */
+/* Makes the packet one of another class and length; another length is for frames of the engine alone. */
 static __always_inline bool packet_restamp(struct __sk_buff *skb, struct packet *packet, __u32 tos,
 					   __u32 wire_bytes)
 {
@@ -116,6 +116,7 @@ static __always_inline bool packet_restamp(struct __sk_buff *skb, struct packet 
 	if (wire_bytes != packet->wire_bytes) {
 		ipv4_set_word(data, FRAME_IPV4_LENGTH_OFFSET, wire_bytes - FRAME_ETHERNET_BYTES);
 		packet->wire_bytes = wire_bytes;
+		packet_set_be16(data, UDP_LENGTH_OFFSET, wire_bytes - L4_PORTS_OFFSET);
 	}
 	return true;
 }

@@ -30,15 +30,13 @@ static __always_inline __u64 port_accept(struct __sk_buff *skb, __u32 index, str
 	__u64 clear_ns = port->clear_ns > idle_ns ? port->clear_ns : idle_ns;
 	struct record *record;
 
-	if (port->debt_bytes) {
-		if (clear_ns > idle_ns)
-			clear_ns += wire_time_ns(port->debt_bytes, port->byte_ns);
-		port->debt_bytes = 0;
-	}
+	if (port->debt_bytes && clear_ns > idle_ns) /* an idle port has sent them meanwhile */
+		clear_ns += wire_time_ns(port->debt_bytes, port->byte_ns);
 	clear_ns += wire_time_ns(packet->wire_bytes, port->byte_ns);
 	if (port->limit_ns && clear_ns - idle_ns > port->limit_ns)
 		return PORT_FULL;
 	port->clear_ns = clear_ns;
+	port->debt_bytes = 0;
 
 	port->accepted_bytes += packet->wire_bytes;
 	if (ecn_kmax_bytes && index >= host_count) {

@@ -45,7 +45,6 @@ static __always_inline struct feedback *feedback_new(struct __sk_buff *skb, cons
 	entry->psn = packet_psn(skb);
 	entry->source = packet->destination;
 	entry->destination = packet->source;
-	entry->entropy = (packet_ports(skb) >> 16) - FRAME_ENTROPY_PORT;
 	return entry;
 }
 

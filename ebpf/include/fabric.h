@@ -37,7 +37,8 @@ struct port {
 	__u32 drops, trims;
 	__u32 lost; /* on a link that failed, or by chance */
 	__u32 control_passed; /* counted where control may be lost by chance */
-	__u32 debt_bytes; /* of answers that were computed through; the next data packet that waits pays */
+	__u32 debt_bytes; /* of answers that were computed through; the next data packet that is accepted pays
+			   */
 	__u32 foreign; /* packets that are not IPv4 to a host of the testbed */
 	__u32 reserved[2];
 };
@@ -96,11 +97,10 @@ struct feedback {
 	__u8 flags;
 	__u8 copy;
 	__u8 reserved;
-	__u16 entropy;
-	__u16 reserved2;
+	__u32 reserved2;
 };
 
-#define FEEDBACK_CAPACITY (1u << 15)
+#define FEEDBACK_CAPACITY (1u << 17)
 
 /* Receive side of one flow. */
 struct receive {
@@ -115,12 +115,15 @@ struct receive {
 	__u32 duplicates;
 	__u32 trimmed;
 	__u32 ack_request; /* answer once more when no packet is missing */
-	__u64 reserved;
+	__u32 pending; /* packets that no ACK has answered yet */
+	__u32 reserved;
 };
 
 #define RECEIVED_WORDS (1u << 21) /* of 64 packets; each flow starts with a word of its own */
 
 /* Data for which the receiver owes an ACK at once (UEC; facts: uet-htsim). */
 #define ACK_BYTES 16384
+/* And never more packets than its SACK can name. */
+#define ACK_PACKETS 32
 
 #endif

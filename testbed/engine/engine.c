@@ -81,7 +81,7 @@ static int hear(struct engine *engine, const struct feedback *heard, uint64_t be
 			return 0;
 		if (engine->controls.kind != CONTROL_NONE &&
 		    govern(engine, flow,
-			   control_on_nack(&engine->controls, place, flow, heard->arrival_ns, &news)))
+			   control_on_nack(&engine->controls, place, flow, engine->time_ns, &news)))
 			return -1;
 		transport_nack_done(&engine->transport, flow, heard);
 	} else {
@@ -90,7 +90,7 @@ static int hear(struct engine *engine, const struct feedback *heard, uint64_t be
 		news = transport_ack(&engine->transport, flow, heard);
 		if (engine->controls.kind != CONTROL_NONE &&
 		    govern(engine, flow,
-			   control_on_ack(&engine->controls, place, flow, heard->arrival_ns, &news)))
+			   control_on_ack(&engine->controls, place, flow, engine->time_ns, &news)))
 			return -1;
 		/* The control has heard of the queue by delay and marks: a loss by SACK is mended, not
 		 * reported. */
@@ -151,6 +151,7 @@ static int run_host(struct engine *engine, uint32_t host, uint64_t begin_ns, uin
 
 			if (answer != -2 && govern(engine, flow, answer))
 				return -1;
+			sender_update(sender, flow, next_ns);
 		}
 	}
 }
@@ -177,11 +178,12 @@ static int run_timers(struct engine *engine, uint64_t now)
 
 static int send_until(struct engine *engine, uint64_t begin_ns, uint64_t horizon_ns)
 {
-	if (engine_has_transport(engine) && run_timers(engine, begin_ns))
-		return -1;
 	for (uint32_t host = 0; host < engine->host_count; host++)
 		if (run_host(engine, host, begin_ns, horizon_ns))
 			return -1;
+	/* After all that was heard in time; what they bring to be sent goes out in the next period. */
+	if (engine_has_transport(engine) && run_timers(engine, horizon_ns))
+		return -1;
 	if (inject_flush(engine->inject)) {
 		PyErr_SetFromErrno(PyExc_OSError);
 		return -1;
@@ -210,6 +212,20 @@ static void enqueue(struct pending *pending, struct queue *arriving, uint32_t pl
 		arriving->tail = place;
 }
 
+static int grow_pending(struct engine *engine)
+{
+	uint32_t capacity = 2 * engine->pending_capacity;
+	void *larger = realloc(engine->pending, (size_t)capacity * sizeof(*engine->pending));
+
+	if (!larger) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	engine->pending = larger;
+	engine->pending_capacity = capacity;
+	return 0;
+}
+
 /* Sorts what the fabric noted for the hosts, each host's in the order of arrival. */
 static int read_feedback(struct engine *engine)
 {
@@ -225,17 +241,21 @@ static int read_feedback(struct engine *engine)
 	engine->heard += written;
 	for (uint64_t i = 0; i < written; i++) {
 		uint32_t place = engine->pending_free;
-		struct queue *arriving = &engine->arriving[ring[i].source];
+		struct queue *arriving;
 
-		if (place)
-			engine->pending_free = engine->pending[place].next;
-		else if (engine->pending_used < PENDING_CAPACITY)
-			place = engine->pending_used++;
-		else {
+		if (ring[i].source >= engine->host_count || ring[i].destination >= engine->host_count) {
 			PyErr_SetString(PyExc_RuntimeError,
-					"more answers are under way than the engine holds");
+					"the fabric noted an answer of hosts that there are not");
 			return -1;
 		}
+		if (place) {
+			engine->pending_free = engine->pending[place].next;
+		} else {
+			if (engine->pending_used == engine->pending_capacity && grow_pending(engine))
+				return -1;
+			place = engine->pending_used++;
+		}
+		arriving = &engine->arriving[ring[i].source];
 		engine->pending[place].feedback = ring[i];
 		enqueue(engine->pending, arriving, place);
 	}
@@ -360,8 +380,8 @@ static int allocate(struct engine *engine, size_t count)
 	engine->heap_storage = calloc(count + 1, sizeof(*engine->heap_storage));
 	engine->flow_of = calloc((size_t)engine->host_count * engine->host_count, sizeof(*engine->flow_of));
 	engine->arriving = calloc(engine->host_count, sizeof(*engine->arriving));
-	engine->pending =
-		calloc(engine_has_transport(engine) ? PENDING_CAPACITY : 1, sizeof(*engine->pending));
+	engine->pending_capacity = 1024;
+	engine->pending = calloc(engine->pending_capacity, sizeof(*engine->pending));
 	engine->pending_used = 1;
 	return engine->senders && engine->flow_storage && engine->list_storage && engine->heap_storage &&
 			       engine->flow_of && engine->arriving && engine->pending
@@ -422,7 +442,7 @@ int engine_prepare(struct engine *engine)
 		/* Rates that a control sets are the engine's to keep, one packet at a time. */
 		sender_init(&engine->senders[host],
 			    engine->controls.kind == CONTROL_RATE ? SELF_PACED : engine->discipline,
-			    engine->flow_storage + first, last - first, byte_ns[host], engine->mtu_bytes,
+			    engine->flow_storage + first, last - first, byte_ns[host],
 			    engine->list_storage + first, engine->heap_storage + first);
 		if (host + 1 == engine->host_count && last != count) {
 			PyErr_SetString(PyExc_ValueError, "flows must be sorted by source");

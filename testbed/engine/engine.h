@@ -38,8 +38,6 @@ struct queue {
 	uint32_t head, tail;
 };
 
-#define PENDING_CAPACITY (4u * FEEDBACK_CAPACITY)
-
 struct engine {
 	/* From Python. */
 	Py_buffer flows, byte_ns, start_ns, propagation_ns, windows, head, records, ports, feedback;
@@ -65,7 +63,7 @@ struct engine {
 	struct transport transport;
 	struct controls controls;
 	struct pending *pending;
-	uint32_t pending_free, pending_used;
+	uint32_t pending_free, pending_used, pending_capacity;
 	struct queue *arriving; /* one a host */
 	struct inject *inject;
 	struct measure measure;

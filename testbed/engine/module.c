@@ -117,11 +117,13 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 		goto out;
 	engine.discipline = (enum discipline)discipline;
 	engine.balancing = (enum balancing)balancing;
-	engine.transport = (struct transport){.recovery = (enum loss_recovery)recovery,
-					      .rto_ns = rto_ns,
-					      .reorder_ns = reorder_ns,
-					      .probe_ns = probe_ns,
-					      .tail_probe_ns = tail_probe_ns};
+	engine.transport =
+		(struct transport){.recovery = (enum loss_recovery)recovery,
+				   .rto_ns = rto_ns,
+				   .ack_packets = (ACK_BYTES + engine.mtu_bytes - 1) / engine.mtu_bytes + 1,
+				   .reorder_ns = reorder_ns,
+				   .probe_ns = probe_ns,
+				   .tail_probe_ns = tail_probe_ns};
 	engine.period_ns = period_ns;
 	engine.epoch_ns = epoch_ns;
 	engine.lead_ns = lead_ns;

@@ -98,13 +98,11 @@ static void enter(struct sender *sender, struct flow_state *flow, uint64_t now_n
 }
 
 void sender_init(struct sender *sender, enum discipline discipline, struct flow_state *flows, uint32_t count,
-		 uint64_t byte_ns, uint32_t mtu_bytes, uint32_t *list_storage,
-		 struct heap_entry *heap_storage)
+		 uint64_t byte_ns, uint32_t *list_storage, struct heap_entry *heap_storage)
 {
 	*sender = (struct sender){
 		.discipline = discipline,
 		.byte_ns = byte_ns,
-		.mtu_bytes = mtu_bytes,
 		.count = count,
 		.flows = flows,
 		.list = list_storage,

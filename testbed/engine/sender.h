@@ -24,7 +24,6 @@ struct sender {
 	enum discipline discipline;
 	uint64_t byte_ns; /* of the host's port */
 	uint64_t clear_ns; /* when its port will have serialised all that was sent */
-	uint32_t mtu_bytes;
 	uint32_t count; /* flows */
 	uint32_t waiting; /* of them in the list or heap */
 	struct flow_state *flows;
@@ -44,8 +43,7 @@ struct packet {
  * entries each.
  */
 void sender_init(struct sender *sender, enum discipline discipline, struct flow_state *flows, uint32_t count,
-		 uint64_t byte_ns, uint32_t mtu_bytes, uint32_t *list_storage,
-		 struct heap_entry *heap_storage);
+		 uint64_t byte_ns, uint32_t *list_storage, struct heap_entry *heap_storage);
 /* When the next packet starts into the port, UINT64_MAX if none may be sent. */
 uint64_t sender_next_ns(struct sender *sender);
 /* Takes that packet, and returns its flow. */

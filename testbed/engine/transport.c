@@ -111,6 +111,17 @@ static uint64_t rtt_sample(const struct transport *transport, const struct flow_
 	return answer->arrival_ns - transport->sent_ns[at];
 }
 
+static void hear(struct flow_state *flow, uint64_t now_ns)
+{
+	uint64_t gap_ns = now_ns > flow->heard_ns ? now_ns - flow->heard_ns : 0;
+
+	if (gap_ns > flow->silence_ns)
+		flow->silence_ns = gap_ns;
+	else
+		flow->silence_ns -= flow->silence_ns / 8;
+	flow->heard_ns = now_ns;
+}
+
 struct news transport_ack(struct transport *transport, struct flow_state *flow, const struct feedback *ack)
 {
 	struct news news = {.marked = ack->flags & TRANSPORT_ECN_ECHO};
@@ -123,7 +134,7 @@ struct news transport_ack(struct transport *transport, struct flow_state *flow, 
 	if (flow->recovering)
 		flow->credit_bytes += news.newly_bytes;
 	news.rtt_ns = rtt_sample(transport, flow, ack);
-	flow->heard_ns = ack->arrival_ns;
+	hear(flow, ack->arrival_ns);
 	/* The packet that is answered may be one that was sent again: that it came in is known. */
 	if (news.rtt_ns && transport->sent_ns[flow->first + ack->psn] > flow->newest_ns)
 		flow->newest_ns = transport->sent_ns[flow->first + ack->psn];
@@ -137,6 +148,7 @@ struct news transport_ack(struct transport *transport, struct flow_state *flow, 
 	seek_lost(transport, flow);
 	if (!flow->lost) {
 		flow->recovering = false;
+		flow->probe = false;
 		flow->credit_bytes = 0;
 	}
 	if (flow->cumulative == flow->flow->packets && !flow->done) {
@@ -160,7 +172,7 @@ struct news transport_nack(struct transport *transport, struct flow_state *flow,
 	struct news news = {.rtt_ns = rtt_sample(transport, flow, nack)};
 	uint64_t at = flow->first + nack->psn;
 
-	flow->heard_ns = nack->arrival_ns;
+	hear(flow, nack->arrival_ns);
 	/* An older copy of it may have been trimmed that was sent again long since. */
 	news.lost = nack->psn < flow->next && transport->fate[at] == PACKET_OUT &&
 		    transport->sends[at] == nack->copy;
@@ -180,7 +192,8 @@ void transport_nack_done(struct transport *transport, struct flow_state *flow, c
 int transport_find_losses(struct transport *transport, struct flow_state *flow, uint64_t now_ns, bool by_time,
 			  loss_callback lost, void *context)
 {
-	uint64_t wait_ns = by_time ? transport->rto_ns + 5 * flow->gap_ns : transport->reorder_ns;
+	uint64_t wait_ns =
+		by_time ? transport->rto_ns + transport->ack_packets * flow->gap_ns : transport->reorder_ns;
 	uint64_t reference_ns = by_time ? now_ns : flow->newest_ns;
 	const uint64_t *sent_ns = transport->sent_ns + flow->first;
 	const uint8_t *fate = transport->fate + flow->first;
@@ -212,7 +225,8 @@ int transport_find_losses(struct transport *transport, struct flow_state *flow, 
 bool transport_probe(struct transport *transport, struct flow_state *flow, uint64_t now_ns)
 {
 	bool tail = flow->next == flow->flow->packets;
-	uint64_t wait_ns = (tail ? transport->tail_probe_ns : transport->probe_ns) + 5 * flow->gap_ns;
+	uint64_t wait_ns = (tail ? transport->tail_probe_ns : transport->probe_ns) +
+			   transport->ack_packets * flow->gap_ns + 2 * flow->silence_ns;
 	uint8_t *fate = transport->fate + flow->first;
 
 	if (transport->recovery != RECOVERY_SACK || flow->probe || (!flow->lost && !flow->out) ||

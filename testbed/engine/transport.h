@@ -50,7 +50,8 @@ struct flow_state {
 	uint64_t received_bytes; /* as the receiver last said */
 	uint64_t oldest_ns; /* nothing that is out was sent before */
 	uint64_t newest_ns; /* of what has come in, the latest to have been sent */
-	uint64_t heard_ns; /* latest ACK, or first packet after a pause */
+	uint64_t heard_ns; /* latest answer, or first packet after a pause, or probe */
+	uint64_t silence_ns; /* longest wait for an answer of late: what passes for normal */
 	uint64_t done_ns; /* last ACK */
 	uint64_t gap_ns; /* between two packets of the flow, for its timeouts */
 	uint64_t first; /* of its packets in the tables below */
@@ -73,6 +74,7 @@ enum loss_recovery {
 struct transport {
 	enum loss_recovery recovery;
 	uint64_t rto_ns, reorder_ns;
+	uint32_t ack_packets; /* of a flow between two ACKs, and one more */
 	uint64_t probe_ns, tail_probe_ns; /* silence after which to probe: with and without new data left */
 	/* A packet each, flow by flow. */
 	uint64_t *sent_ns;

@@ -34,7 +34,7 @@ _PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIII8x")
 """struct port of ebpf/include/fabric.h."""
 _CONTROL_COUNT, _MARKS, _DROPS, _TRIMS, _LOST, _FOREIGN = 14, 15, 18, 19, 20, 23
 """Places of its counters."""
-_RECEIVE: Final = struct.Struct("<QQQIIIIIIIIQ")
+_RECEIVE: Final = struct.Struct("<QQQIIIIIIIIII")
 """struct receive."""
 _WORD: Final = struct.Struct("<I")
 _NOTHING_COUNTED: Final = (0,) * 16
@@ -122,7 +122,7 @@ class KernelFabric:
         hosts = len(self.wiring.hosts)
         for source, destination, packets, word in flows:
             at = (source * hosts + destination) * _RECEIVE.size
-            _RECEIVE.pack_into(self.receives, at, 0, 0, 0, 0, packets, word, 0, 0, 0, 0, 0, 0)
+            _RECEIVE.pack_into(self.receives, at, 0, 0, 0, 0, packets, word, 0, 0, 0, 0, 0, 0, 0)
             used = max(used, word + packets // 64 + 1)
         self._received[: 8 * used] = bytes(8 * used)
 

@@ -28,7 +28,8 @@ _RECEIVE_FIELDS: Final = [
     ("duplicates", "<u4"),
     ("trimmed", "<u4"),
     ("ack_request", "<u4"),
-    ("reserved", "<u8"),
+    ("pending", "<u4"),
+    ("reserved", "<u4"),
 ]
 """struct receive of ebpf/include/fabric.h."""
 _DIGITS: Final = 3
@@ -157,7 +158,7 @@ def _last_ack_ns(scenario: Scenario, phases: list[_Phase]) -> float | None:
     """Sum over the phases of the time of the last ACK at its sender; None in an open loop."""
     if scenario.experiment.loss_recovery == "none":
         return None
-    last = (int(phase.sending["done_ns"].max()) - phase.output["epoch_ns"] for phase in phases)
+    last = (max(0, int(phase.sending["done_ns"].max()) - phase.output["epoch_ns"]) for phase in phases)
     return float(sum(last) / scenario.dilation)
 
 

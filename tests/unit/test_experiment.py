@@ -435,7 +435,7 @@ ROUND_TRIPS = {
     "automatic": {**MINIMAL, "queue_bytes": "auto", "ecn_kmin_bytes": "auto", "ecn_kmax_bytes": "auto"},
     "queues": {**MINIMAL, "queue_bytes": 0, "ecn_kmin_bytes": 1, "ecn_kmax_bytes": 2**31, "trimming": False},
     "losses": {**MINIMAL, "loss_data": 1e-7, "loss_ack": 0.99, "loss_recovery": "timeout"},
-    "controls": {**MINIMAL, "schedule": ["rr", "rr+nscc", "rr+none", "rate+nscc"], "cc": "nscc"},
+    "controls": {**MINIMAL, "schedule": ["rr", "rr+none", "rate+nscc"], "cc": "nscc"},
     "failures": {
         **MINIMAL,
         "link_gbps_of": {"h3": 200},
@@ -479,13 +479,14 @@ def test_trimming_is_on_unless_it_is_not() -> None:
 
 def test_a_run_is_a_schedule_and_may_name_a_control() -> None:
     runs = from_mapping({**MINIMAL, "schedule": ["rr", "rr+nscc", "rate+none"]}).runs
-    assert runs == (Run("rr", "rr", "none"), Run("rr+nscc", "rr", "nscc"), Run("rate+none", "rate", "none"))
+    assert runs == (Run("rr", "rr", "none"), Run("rr+nscc", "rr", "nscc"), Run("rate", "rate", "none"))
     assert by_options("--demand", "m.csv", "--schedule", "rr, rr + nscc ,rate+none").runs == runs
 
 
 def test_cc_is_for_the_runs_that_name_none() -> None:
     runs = from_mapping({**MINIMAL, "schedule": ["rr", "rate+none", "rate"], "cc": "nscc"}).runs
-    assert runs == (Run("rr", "rr", "nscc"), Run("rate+none", "rate", "none"), Run("rate", "rate", "nscc"))
+    # A name says what was run, wherever that was asked for.
+    assert runs == (Run("rr+nscc", "rr", "nscc"), Run("rate", "rate", "none"), Run("rate+nscc", "rate", "nscc"))
     assert [run.cc for run in from_mapping(MINIMAL).runs] == ["none", "none"]
 
 
@@ -509,7 +510,7 @@ def test_a_control_is_looked_for_beside_the_experiment(tmp_path: Path, monkeypat
     )
     experiment = read_toml(written(folder, text))
     mine, other = str(folder / "mycontrol.py"), str(folder / "controls" / "other.v2.py")
-    expected = (Run("rr+mycontrol", "rr", mine), Run("rate", "rate", other), Run("rr+nscc", "rr", "nscc"))
+    expected = (Run("rr+mycontrol", "rr", mine), Run("rate+other.v2", "rate", other), Run("rr+nscc", "rr", "nscc"))
     assert experiment.runs == expected
     # The same from elsewhere, by the file that was written.
     elsewhere = tmp_path / "results"

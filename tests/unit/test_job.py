@@ -290,11 +290,11 @@ def test_times_of_the_transport_are_kernel_times(tmp_path: Path) -> None:
 
 
 def test_what_congestion_controls_are_told(tmp_path: Path) -> None:
-    prepared = scenario(tmp_path, *uniform(16), link_gbps_of={"h3": 200}, trimming=False)
+    prepared = scenario(tmp_path, *uniform(16), link_gbps_of={"h3": 200}, trimming=False, seed=7)
     control = given_to_the_guest(tmp_path, prepared, "rr+nscc")["control"]
     speeds = control.pop("line_rate_bps")
     assert speeds == [200e9 if host == 2 else 800e9 for host in range(16)]
-    assert control == {"cc": "nscc", "header_bytes": 64, "trimming": False, "rtt_ns": 8166.4}
+    assert control == {"cc": "nscc", "header_bytes": 64, "trimming": False, "seed": 7, "rtt_ns": 8166.4}
     assert given_to_the_guest(tmp_path, prepared, "rr")["control"]["cc"] == "none"
     assert given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(2)))["control"]["rtt_ns"] == 4083.2
 

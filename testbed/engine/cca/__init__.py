@@ -31,6 +31,8 @@ class Network:
     """RTT0: of the longest path without queues, in fabric time."""
     trimming: bool
     """Whether a full queue cuts packets down to their headers (the sender gets a NACK) or drops them."""
+    seed: int = 0
+    """Of the experiment: what a control draws must come from it, or no run can be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Path:
     line_rate_bps: float
     """Of the sender's NIC."""
     rtt_ns: float
-    """Base RTT of this pair, in fabric time; below RTT0 for two hosts on one leaf."""
+    """RTT0 for every pair, in fabric time, as in the reference simulator: samples tell which pairs are nearer."""
 
 
 class Control:

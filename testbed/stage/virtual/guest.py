@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from controller.errors import CannotRunError
+from controller.errors import CannotRunError, InputError
 from testbed.stage.virtual.console import say
 
 __all__ = ["main"]
@@ -84,6 +84,11 @@ def _reason(error: BaseException) -> str:
     """In one line, for the user."""
     if isinstance(error, CannotRunError):
         return str(error)
+    if isinstance(error, TimeoutError):
+        return (
+            f"{error}: 20 times the lower bound, and what losses may add; if the network loses so much, or the control sends "
+            "so little, give a smaller demand or another control"
+        )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the temporary folder is full: set TMPDIR to one with room"
     return f"{type(error).__name__}: {error}"
@@ -107,6 +112,8 @@ def main() -> None:
         task: Callable[[Path], None] = getattr(tasks, sys.argv[1])
         task(Path("/run/work"))
         Path("/run/work/done").touch()
+    except InputError as error:
+        say("input", str(error))
     except BaseException as error:  # noqa: BLE001 (the machine is to say why it ends, whatever it was)
         if "INCASTFREE_DEBUG" in os.environ:
             traceback.print_exc()

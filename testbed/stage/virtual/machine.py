@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from controller.errors import CannotRunError
+from controller.errors import CannotRunError, InputError
 from testbed.stage.virtual import kernel, supervise
 
 __all__ = ["Line", "VirtualMachine", "clean_stale", "work_folder"]
@@ -143,19 +143,22 @@ class VirtualMachine:
         self._check_memory(at_once)
 
     def run(self, task: str, on_line: Line, *, limit_s: float) -> None:
-        """Boots, runs the task, returns when it is done. Raises CannotRunError with the reason in one line."""
-        failure = ""
+        """Boots, runs the task, returns when it is done.
+
+        Raises CannotRunError with the reason in one line, and InputError where it lies in what the user wrote.
+        """
+        failure, bad_input = "", False
 
         def follow(stream: IO[bytes]) -> None:
-            nonlocal failure
+            nonlocal failure, bad_input
             for raw in stream:
                 line = raw.decode(errors="replace").rstrip()
                 if not line.startswith("@"):
                     self._log = [*self._log[-_LOG_LINES:], line]
                     continue
                 kind, _, text = line[1:].partition(" ")
-                if kind == "error":
-                    failure = text
+                if kind in ("error", "input"):
+                    failure, bad_input = text, kind == "input"
                 else:
                     on_line(kind, text)
 
@@ -175,6 +178,8 @@ class VirtualMachine:
         if failure or not self._done():
             if os.environ.get("INCASTFREE_DEBUG"):
                 print("\n".join(self._log), file=sys.stderr)
+            if bad_input:
+                raise InputError(failure)
             raise CannotRunError(failure or self._why_killed or self._crash(process.returncode))
 
     def run_interactive(self, task: str) -> None:

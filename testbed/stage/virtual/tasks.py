@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import os
 import resource
 import struct
@@ -30,6 +31,8 @@ _SETTLE_S: Final = 20
 _FLOW: Final = struct.Struct("<IIQIIII")
 """FLOW_FIELDS of testbed/engine, without NumPy."""
 _USER_CONTROL: Final = "control.py"
+_NEITHER: Final = "neither a window nor a rate"
+"""In what is said of a control's answer (control.c), and of nothing else."""
 _CARRIERS_PER_S: Final = 50
 """Virtual time for carriers to come up: the kernel raises at most 100 a second (net/core/link_watch.c)."""
 
@@ -87,13 +90,15 @@ def collective(work: Path) -> None:
             (source, destination, packets, word)
             for source, destination, _, packets, _, _, word in _FLOW.iter_unpack(flows)
         )
+        controls = _controls(job, flows, work)
         rates = memoryview((work / f"rates-{number}.bin").read_bytes())
+        if controls.kind is ControlKind.RATE:  # the engine keeps the pace, and two clocks would add up
+            rates = memoryview(bytes(len(rates)))
         for host, table in enumerate(fabric.rate_tables):
             table.write(rates[host * hosts * 4 : (host + 1) * hosts * 4])
         trace_fd = -1
         if job["trace"]:
             trace_fd = os.open(work / f"trace-{number}.bin", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        controls = _controls(job, flows, work)
         epoch_ns = (time.monotonic_ns() // _NS + 2) * _NS
         fabric.fail_links((port, epoch_ns + down_ns, epoch_ns + up_ns) for port, down_ns, up_ns in job["failures"])
         given = EngineInput(
@@ -143,15 +148,19 @@ def _controls(job: dict[str, Any], flows: bytes, work: Path) -> Controls:
             header_bytes=given["header_bytes"],
             rtt_ns=given["rtt_ns"],
             trimming=given["trimming"],
+            seed=given["seed"],
         )
         objects = [
             # The base RTT of every pair is RTT0 until a sample is smaller, as in the reference simulator.
             control(network, cca.Path(source, destination, given["line_rate_bps"][source], given["rtt_ns"]))
             for source, destination, *_ in _FLOW.iter_unpack(flows)
         ]
-        starts = array("d", (each.start() for each in objects)).tobytes()
+        starts = array("d", (each.start() for each in objects))
+        for start in starts:
+            if not 0 <= start < math.inf:
+                raise ValueError(f"start returned {start}, which is {_NEITHER}")
     kind = ControlKind.WINDOW if control.kind == "window" else ControlKind.RATE
-    return Controls(kind, objects, starts, control.on_sent is not cca.Control.on_sent)
+    return Controls(kind, objects, starts.tobytes(), control.on_sent is not cca.Control.on_sent)
 
 
 @contextlib.contextmanager
@@ -159,16 +168,14 @@ def _blaming(cc: str, work: Path) -> Iterator[None]:
     """Where a user's congestion control fails, says which file it is, and the line."""
     try:
         yield
-    except TimeoutError:
-        raise
+    except InputError as error:
+        raise InputError(str(error).replace(str(work / _USER_CONTROL), cc)) from None
     except Exception as error:
-        if not cc.endswith(".py"):
-            raise
-        if isinstance(error, InputError):
-            raise CannotRunError(str(error).replace(str(work / _USER_CONTROL), cc)) from None
         frames = [
             frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(_USER_CONTROL)
         ]
+        if not frames and _NEITHER not in str(error):
+            raise  # none of the user's doing
         where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
         raise CannotRunError(f"{cc}{where}: {type(error).__name__}: {error}") from None
 
