@@ -22,7 +22,7 @@ C_SOURCES := $(wildcard ebpf/*/*.c ebpf/*/*.h testbed/engine/*.c testbed/engine/
 SHELL_SCRIPTS := $(wildcard scripts/*.sh) .ci/run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages kernel demo test unit lint format bench clean
+.PHONY: help setup packages kernel demo test unit lint format bench p4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -90,6 +90,9 @@ format: build/dev.stamp ## format Python and C
 
 bench: setup ## measure speed, set-up time and memory (some minutes, on an idle machine)
 	@$(BIN)/python benchmarks/virtual_stage.py
+
+p4: ## compile the P4 switch for BMv2 again (where p4c is)
+	@$(PYTHON) scripts/build-p4.py
 
 clean: ## remove what was built here; the kernel stays in the user's cache
 	rm -rf build $(VENV) results controller/nic/objects testbed/fabric/objects testbed/engine/_engine*.so
