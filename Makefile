@@ -40,7 +40,7 @@ $(BIN)/incastfree: pyproject.toml | packages
 
 build/dev.stamp: pyproject.toml $(BIN)/incastfree
 	@echo "installing the development tools"
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,dev]'
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,dev,bmv2]'
 	@mkdir -p build && touch $(BIN)/incastfree $@
 
 controller/nic/objects/%.bpf.o: ebpf/nic/%.bpf.c $(BPF_HEADERS) Makefile | packages

@@ -35,6 +35,7 @@ def without_source_info(value: Any) -> Any:
 
 
 def main() -> int:
+    """Compiles, and says of what and by what. 1 where there is no compiler."""
     compiler = os.environ.get("INCASTFREE_P4C") or shutil.which("p4c-bm2-ss")
     if not compiler:
         print(

@@ -13,6 +13,7 @@ from controller.nic.libbpf import BpfObject, Hook, attach_program
 from controller.nic.rate_table import RateTable
 from controller.nic.rtnetlink import RtNetlink
 from testbed.fabric import KERNEL_OBJECT
+from testbed.fabric.tables import FabricTables, OnePort, fabric_tables
 from testbed.net import HOST_MAC, LINK_KIND, PORT_IFINDEX_BASE, FabricNet, in_namespace
 from testbed.times import delay_ns, fixed_byte_ns
 from testbed.topology import Wiring
@@ -59,8 +60,9 @@ class KernelFabric:
         constants: Mapping[str, int],
     ) -> None:
         """``constants``: those of ebpf/fabric/state.h that say what queues, links and receivers do."""
-        groups = [port for route in _groups(wiring) for port in route]
-        if len(wiring.switches) * len(wiring.hosts) > _MAX_ROUTES or len(groups) > _MAX_MEMBERS:
+        tables = fabric_tables(wiring, path_salt)
+        member_count = sum(len(switch.members) for switch in tables.switches)
+        if len(wiring.switches) * len(wiring.hosts) > _MAX_ROUTES or member_count > _MAX_MEMBERS:
             raise CannotRunError("the topology has too many routes for the kernel fabric: use fewer hosts or switches")
         if len(wiring.ports) > _MAX_PORTS:
             raise CannotRunError(
@@ -90,12 +92,12 @@ class KernelFabric:
         self._received = data[at["received"][0] :][: at["received"][1]]
         self.receives = fabric.map("receives").map_memory()
         self._edt_flows = fabric.map("edt_flows").map_memory()
-        tables = fabric.map("rate_tables")
-        memory = tables.map_memory()
-        self.rate_tables = [RateTable(memory[host * tables.stride_bytes :]) for host in range(hosts)]
+        rates = fabric.map("rate_tables")
+        memory = rates.map_memory()
+        self.rate_tables = [RateTable(memory[host * rates.stride_bytes :]) for host in range(hosts)]
 
-        self._fill_ports(dilation, queue_bytes, path_salt)
-        self._fill_routes(data[at["routes"][0] :], data[at["members"][0] :])
+        self._fill_ports(dilation, queue_bytes, tables)
+        self._fill_routes(tables, data[at["routes"][0] :], data[at["members"][0] :])
         self._attach(net)
 
     def port_counters(self) -> list[dict[str, int]]:
@@ -131,7 +133,7 @@ class KernelFabric:
         for port, down_ns, up_ns in failures:
             _FAILURE.pack_into(self.ports, port * _PORT.size + _FAILURE_OFFSET, down_ns, up_ns)
 
-    def _fill_ports(self, dilation: Fraction, queue_bytes: int, path_salt: int) -> None:
+    def _fill_ports(self, dilation: Fraction, queue_bytes: int, tables: FabricTables) -> None:
         node_of = {name: index for index, name in enumerate(self.wiring.switches)}
         hosts = len(self.wiring.hosts)
         for port in self.wiring.ports:
@@ -140,7 +142,7 @@ class KernelFabric:
             limit_ns = queue_bytes * byte_ns // _BYTE_NS_ONE if port.index >= hosts else 0
             propagation_ns = delay_ns(port.ns, dilation)
             node = node_of.get(port.node, 0)
-            salt = mix32(path_salt ^ node)
+            salt = tables.switches[node].salt  # of no meaning to a NIC
             _PORT.pack_into(
                 self.ports,
                 port.index * _PORT.size,
@@ -155,19 +157,18 @@ class KernelFabric:
                 *_NOTHING_COUNTED,
             )
 
-    def _fill_routes(self, routes: memoryview, members: memoryview) -> None:
+    def _fill_routes(self, tables: FabricTables, routes: memoryview, members: memoryview) -> None:
+        """The switches' groups one after the other, in one table."""
         hosts = len(self.wiring.hosts)
-        first_of: dict[tuple[int, ...], int] = {}
-        position = 0
-        for group in _groups(self.wiring):
-            first_of[group] = position
-            for port in group:
-                _WORD.pack_into(members, position * _WORD.size, port)
-                position += 1
-        for (switch, host), route in self.wiring.routes.items():
-            ways = len(route.ports)
-            index = route.ports[0] if ways == 1 else first_of[route.ports]
-            _WORD.pack_into(routes, (switch * hosts + host) * _WORD.size, ways << _ROUTE_WAYS_SHIFT | index)
+        used = 0
+        for switch in tables.switches:
+            for place, port in enumerate(switch.members, used):
+                _WORD.pack_into(members, place * _WORD.size, port)
+            for host, route in switch.routes.items():
+                ways, index = (1, route.port) if isinstance(route, OnePort) else (route.ways, used + route.first)
+                word = ways << _ROUTE_WAYS_SHIFT | index
+                _WORD.pack_into(routes, (switch.index * hosts + host) * _WORD.size, word)
+            used += len(switch.members)
 
     def _attach(self, net: FabricNet) -> None:
         program = self._object.program_fd
@@ -234,17 +235,3 @@ def _arrival_slots(wiring: Wiring, queue_bytes: int, mtu_bytes: int) -> int:
     in_flight_bytes = max(port.ns * port.gbps / 8 for port in wiring.ports)
     packets = math.ceil((queue_bytes + in_flight_bytes) / mtu_bytes)
     return min(most, 1 << packets.bit_length())
-
-
-def mix32(x: int) -> int:
-    """32-bit finaliser with low bias ("lowbias32", Chris Wellons, Prospecting for Hash Functions, 2018)."""
-    x ^= x >> 16
-    x = x * 0x7FEB352D & 0xFFFFFFFF
-    x ^= x >> 15
-    x = x * 0x846CA68B & 0xFFFFFFFF
-    return x ^ x >> 16
-
-
-def _groups(wiring: Wiring) -> list[tuple[int, ...]]:
-    """The different sets of ports that packets are spread over, each once."""
-    return list(dict.fromkeys(route.ports for route in wiring.routes.values() if len(route.ports) > 1))
