@@ -147,8 +147,8 @@ KEYS: Final = (
     Key(
         "schedule",
         "runs",
-        ("rr", "rate"),
-        "runs, side by side, one a processor: SCHEDULE or SCHEDULE+CC, such as rr+nscc",
+        ("rr+nscc", "rate"),
+        "runs, side by side, one a processor: SCHEDULE or SCHEDULE+CC, such as rr+nscc; in an open loop rr,rate",
         choices=tuple(SCHEDULES),
     ),
     _CC,
@@ -224,7 +224,7 @@ class Experiment:
     loss_data: Fraction = Fraction(0)
     loss_ack: Fraction = Fraction(0)
     loss_recovery: str = "sack"
-    schedule: tuple[str, ...] = ("rr", "rate")
+    schedule: tuple[str, ...] = ("rr+nscc", "rate")
     """SCHEDULE or SCHEDULE+CC."""
     cc: str = "none"
     lb: str = "ops"
@@ -295,6 +295,8 @@ def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Pat
         if name not in known:
             raise InputError(f"{where}{name!r} is not a key{_nearest(name, [*known, 'demand', 'link_failure'])}")
         values[name] = _check(known[name], value, where, base)
+    if values.get("loss_recovery") == "none":
+        values.setdefault("schedule", ("rr", "rate"))  # without ACKs there is nothing to control by
     phases = _phases(data.get("demand"), where, base)
     experiment = Experiment(demand=phases, link_failure=_failures(data.get("link_failure"), where, base), **values)
     _check_together(experiment, where)

@@ -50,6 +50,8 @@ _LEAD_ODD_NS: Final = 17
 _SHORTEST_LINK: Final = 5
 _SHORTEST_PERIOD_NS: Final = 150
 _MOST_TIMEOUTS: Final = 60
+MOST_BOUNDS: Final = 8
+"""A run that has not ended after so many lower bounds, and what losses may add, does not end."""
 _LARGEST_CHOSEN_DILATION: Final = 2000
 _FALLBACK_BYTE_NS: Final = 4
 _SKB_BYTES: Final = 1536
@@ -327,7 +329,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
             {
                 "period_ns": period_ns,
                 "lead_ns": period_ns // _LEAD + _LEAD_ODD_NS,
-                "limit_ns": 20 * bound_ns + _allowance_ns(scenario),
+                "limit_ns": MOST_BOUNDS * bound_ns + _allowance_ns(scenario),
                 "bucket_ns": max(1, -(-bound_ns // 500)),
             }
         )

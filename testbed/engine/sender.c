@@ -116,6 +116,7 @@ void sender_init(struct sender *sender, enum discipline discipline, struct flow_
 void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_ns)
 {
 	struct heap_entry *entry;
+	uint64_t due_ns;
 
 	if (!flow->waiting) {
 		if (flow_may_send(flow))
@@ -125,7 +126,11 @@ void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_
 	if (sender->discipline == ROUND_ROBIN || !flow_may_send(flow))
 		return; /* what may no longer send leaves when its turn comes */
 	entry = &sender->heap[flow->place];
+	/* A higher rate does not reach back: what was not due before becomes so now. */
+	due_ns = entry->next_ns < now_ns ? entry->next_ns : now_ns;
 	entry->next_ns = foresee(sender, flow);
+	if (entry->next_ns < due_ns)
+		entry->next_ns = due_ns;
 	sift_up(sender, flow->place);
 	sift_down(sender, flow->place);
 }

@@ -66,6 +66,32 @@ def write_matrix(path: Path, matrix: NDArray[Any]) -> Path:
     return path
 
 
+def assert_all_arrived(data: RunData, scenario: Scenario) -> None:
+    """Every byte once, known at both ends, and the tables agree with the figures."""
+    figures, flows = data.figures, data.flows
+    assert figures["delivered_bytes"] == figures["expected_bytes"] == scenario.expected_bytes
+    assert flows["delivered_bytes"].tolist() == flows["bytes"].tolist()
+    for name in ("first_arrival_ns", "last_arrival_ns", "last_ack_ns"):
+        assert not np.isnan(flows[name]).any(), name
+    assert (flows["first_arrival_ns"] <= flows["last_arrival_ns"]).all()
+    # The ACK that ends a flow is sent when the last packet has come, and crosses two links at least.
+    shortest_ns = float(min(port.ns for port in scenario.wiring.ports))
+    assert (flows["last_ack_ns"] - flows["last_arrival_ns"] > 2 * shortest_ns).all()
+    assert figures["cct_ns"] == pytest.approx(flows["last_arrival_ns"].max(), abs=2e-3)
+    begun_ns = np.cumsum([0, *figures["phase_cct_ns"]])
+    last_ack_ns = [flows["last_ack_ns"][flows["phase"] == phase].max() for phase in range(len(begun_ns) - 1)]
+    assert figures["cct_last_ack_ns"] == pytest.approx(sum(last_ack_ns - begun_ns[:-1]), abs=0.01)
+    for name in ("retransmissions", "nacks", "timeouts", "sack_losses", "probes", "duplicates"):
+        assert figures[name] == flows[name].sum(), name
+    new = int((-(-flows["bytes"] // scenario.experiment.mtu_bytes)).sum())
+    assert figures["packets"] == new + figures["retransmissions"]
+    # A packet is sent again because something said that it was lost; a second copy that arrives was sent again.
+    causes = sum(flows[name] for name in ("nacks", "timeouts", "sack_losses", "probes"))
+    assert (flows["retransmissions"] <= causes).all()
+    assert (flows["duplicates"] <= flows["retransmissions"]).all()
+    assert figures["nacks"] <= figures["trims"]
+
+
 @pytest.fixture
 def guest() -> Callable[[str], list[str]]:
     """Runs a Python script as root in a virtual machine of its own; returns the lines it said.

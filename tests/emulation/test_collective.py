@@ -145,7 +145,9 @@ def test_unequal_ports(tmp_path: Path) -> None:
     """A slow receiver sets the bound; no port is oversubscribed, and the end is in time."""
     counts = np.full((8, 8), 100 * MTU)
     np.fill_diagonal(counts, 0)
-    scenario = scenario_of(write_matrix(tmp_path / "flat.csv", counts), link_gbps_of={"h3": 200, "h6": 400}, **OPEN_LOOP)
+    scenario = scenario_of(
+        write_matrix(tmp_path / "flat.csv", counts), link_gbps_of={"h3": 200, "h6": 400}, **OPEN_LOOP
+    )
     figures = run_once(scenario, "rate").figures
     assert figures["lower_bound_ns"] == pytest.approx(7 * 100 * MTU * 8 / 200, abs=0.01)
     assert figures["cct_ns"] <= figures["lower_bound_ns"] + TWO_TIER_LATENCY_NS + 1000 + 4 * 163.84
@@ -166,11 +168,12 @@ def test_finite_queues_drop_and_say_so(tmp_path: Path) -> None:
     assert data.figures["delivered_bytes"] == data.figures["expected_bytes"] - lost
 
 
-def test_every_hop_is_on_time_at_the_default_dilation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [OPEN_LOOP, {}, {"links": "pairs"}])
+def test_every_hop_is_on_time_at_the_default_dilation(tmp_path: Path, keys: dict[str, Any]) -> None:
     """A packet is at the next port when the one before it said: nothing that the engine does may move the clock."""
     counts = np.full((4, 4), 300 * MTU)
     np.fill_diagonal(counts, 0)
-    scenario = scenario_of(write_matrix(tmp_path / "flat.csv", counts), hosts_per_leaf=2, trace=True, **OPEN_LOOP)
+    scenario = scenario_of(write_matrix(tmp_path / "flat.csv", counts), hosts_per_leaf=2, trace=True, **keys)
     for schedule in ("rr", "rate"):
         data = run_once(scenario, schedule)  # refuses to report late packets, too
         assert data.trace is not None

@@ -47,7 +47,7 @@ PROMISED: dict[str, tuple[Any, str]] = {
     "loss_data": (0, ""),
     "loss_ack": (0, ""),
     "loss_recovery": ("sack", ""),
-    "schedule": (["rr", "rate"], ""),
+    "schedule": (["rr+nscc", "rate"], ""),
     "cc": ("none", ""),
     "lb": ("ops", ""),
     "phase": ("random", ""),
@@ -487,7 +487,7 @@ def test_cc_is_for_the_runs_that_name_none() -> None:
     runs = from_mapping({**MINIMAL, "schedule": ["rr", "rate+none", "rate"], "cc": "nscc"}).runs
     # A name says what was run, wherever that was asked for.
     assert runs == (Run("rr+nscc", "rr", "nscc"), Run("rate", "rate", "none"), Run("rate+nscc", "rate", "nscc"))
-    assert [run.cc for run in from_mapping(MINIMAL).runs] == ["none", "none"]
+    assert [run.cc for run in from_mapping(MINIMAL).runs] == ["nscc", "none"]
 
 
 def test_an_open_loop_needs_runs_without_control() -> None:

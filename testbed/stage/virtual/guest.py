@@ -86,8 +86,9 @@ def _reason(error: BaseException) -> str:
         return str(error)
     if isinstance(error, TimeoutError):
         return (
-            f"{error}: 20 times the lower bound, and what losses may add; if the network loses so much, or the control sends "
-            "so little, give a smaller demand or another control"
+            f"{error}, which is many times the lower bound: too much is lost or trimmed, or a control sends too little. "
+            "Round robin without control ends like this where many senders' trimmed headers alone fill a port: give it one "
+            "(rr+nscc), or --queue-bytes 0"
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the temporary folder is full: set TMPDIR to one with room"
