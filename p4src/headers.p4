@@ -9,13 +9,13 @@ typedef bit<9> port_t;
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<8> PROTOCOL_UDP = 17;
-const bit<8> PROTOCOL_TCP = 6;
 const bit<16> FRAME_UDP_PORT = 4793;
-const bit<32> FRAME_MAGIC = 0x49465249;   /* as the sender writes it, least significant byte first */
+const bit<32> FRAME_MAGIC = 0x49524649;   /* 0x49465249 as the sender writes it, least significant byte first */
 
 const bit<16> FRAME_ETHERNET_BYTES = 14;
 const bit<32> FRAME_BYTES = 86;
 const bit<16> CONTROL_BYTES = 64;
+const bit<16> UDP_OFFSET = 34;
 
 /* DSCP and ECN (RFC 2474, RFC 3168). */
 const bit<2> ECN_CAPABLE = 2;
@@ -52,7 +52,7 @@ header ipv4_t {
     address_t destination;
 }
 
-/* What UDP and TCP begin with. */
+/* What UDP and TCP begin with; of other protocols, whatever stands there. */
 header l4_ports_t {
     bit<16> source;
     bit<16> destination;
@@ -63,7 +63,9 @@ header udp_rest_t {
     bit<16> checksum;
 }
 
-/* struct transport_header of ebpf/include/frame.h, after the PSN. Only the magic and the kind are read. */
+/* struct transport_header of ebpf/include/frame.h, after the PSN. Only the magic is read; a packet that has not all of it is
+ * no frame of the engine.
+ */
 header transport_t {
     bit<32> psn;
     bit<64> ready_ns;
@@ -72,6 +74,7 @@ header transport_t {
     bit<8> flags;
     bit<8> copy;
     bit<8> reserved;
+    bit<192> answer;
 }
 
 struct headers_t {
@@ -87,7 +90,7 @@ struct metadata_t {
     bit<32> mark_salt;
     bit<32> member;
     bit<1> forwarded;
-    bit<1> is_control;
+    bit<1> restamped;
 }
 
 #endif

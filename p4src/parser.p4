@@ -12,11 +12,11 @@ parser FabricParser(packet_in packet, out headers_t hdr, inout metadata_t meta, 
             default: accept;
         }
     }
+    /* Whatever the protocol, as in the kernel: what stands there is hashed. */
     state ipv4 {
         packet.extract(hdr.ipv4);
-        transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.protocol) {
-            (4, 5, PROTOCOL_UDP): l4_ports;
-            (4, 5, PROTOCOL_TCP): l4_ports;
+        transition select(hdr.ipv4.version, hdr.ipv4.ihl) {
+            (4, 5): l4_ports;
             default: accept;
         }
     }
@@ -41,8 +41,9 @@ control FabricVerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
 
 control FabricUpdateChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
+        /* Only of what was changed here: a wrong checksum is the receiver's to find. */
         update_checksum(
-            hdr.ipv4.isValid() && hdr.ipv4.ihl == 5,
+            meta.restamped == 1,
             { hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_length,
               hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.fragment_offset, hdr.ipv4.ttl,
               hdr.ipv4.protocol, hdr.ipv4.source, hdr.ipv4.destination },

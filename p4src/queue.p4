@@ -11,7 +11,10 @@
  */
 register<bit<32>>(MAX_PORTS) data_in;
 register<bit<32>>(MAX_PORTS) data_out;
-/* Deepest queue of data that was allowed, in packets: 0, as it is before it is written, is unlimited. */
+/* Packets of data that a port holds at most, the one in service counted: 0, as it is before it is written, is unlimited.
+ * BMv2 takes a packet out of its queue when it begins to serve it, so that of a limit of n, n - 1 may wait. (Whether one
+ * is in service it does not say: a limit of 1 is as one of 2.)
+ */
 register<bit<32>>(MAX_PORTS) queue_limit;
 
 counter(MAX_PORTS, CounterType.packets) trims;
@@ -35,7 +38,7 @@ control Trim(inout headers_t hdr, inout metadata_t meta, inout standard_metadata
             queue_limit.read(limit, port);
             data_in.read(sent, port);
             data_out.read(left, port);
-            if (limit == 0 || sent - left < limit) {
+            if (limit == 0 || sent == left || sent - left + 1 < limit) {
                 data_in.write(port, sent + 1);
             } else if (hdr.transport.isValid() && hdr.transport.magic == FRAME_MAGIC) {
                 trims.count(port);
@@ -44,6 +47,8 @@ control Trim(inout headers_t hdr, inout metadata_t meta, inout standard_metadata
                 hdr.ipv4.dscp = DSCP_TRIMMED;
                 hdr.ipv4.ecn = 0;
                 hdr.ipv4.total_length = CONTROL_BYTES - FRAME_ETHERNET_BYTES;
+                hdr.udp_rest.length = CONTROL_BYTES - UDP_OFFSET;
+                meta.restamped = 1;
                 truncate(FRAME_BYTES);
             } else {
                 /* The transport of a real program knows of no trimming. */
@@ -76,15 +81,19 @@ control Mark(inout headers_t hdr, inout metadata_t meta, inout standard_metadata
             ecn_kmin.read(kmin, 0);
             ecn_kmax.read(kmax, 0);
             behind = (bit<32>)standard.deq_qdepth;
-            if (kmax != 0 && behind > kmin && hdr.ipv4.ecn == ECN_CAPABLE) {
+            if (kmax != 0 && behind > kmin) {
                 draw = meta.mark_salt + port;
                 mix_port.apply(draw);
                 draw = draw + number;
                 mix_number.apply(draw);
                 if (behind > kmax
                     || (bit<64>)draw * (bit<64>)(kmax - kmin) < ((bit<64>)(behind - kmin) << 32)) {
-                    hdr.ipv4.ecn = ECN_MARK;
+                    /* Counted as in the kernel, whether the packet can carry the mark or not. */
                     marks.count(port);
+                    if (hdr.ipv4.ecn == ECN_CAPABLE) {
+                        hdr.ipv4.ecn = ECN_MARK;
+                        meta.restamped = 1;
+                    }
                 }
             }
         }

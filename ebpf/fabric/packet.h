@@ -27,8 +27,12 @@ static __always_inline bool packet_parse(struct __sk_buff *skb, struct packet *p
 	void *end = packet_end(skb);
 
 	if (data + FRAME_TRANSPORT_OFFSET > end) {
-		/* A short packet of a real application, such as one without payload. */
-		bpf_skb_change_tail(skb, FRAME_TRANSPORT_OFFSET, 0);
+		/* A real application's: short, such as one without payload, or one whose bytes lie in pages.
+		 */
+		if (skb->len < FRAME_TRANSPORT_OFFSET)
+			bpf_skb_change_tail(skb, FRAME_TRANSPORT_OFFSET, 0);
+		else
+			bpf_skb_pull_data(skb, FRAME_TRANSPORT_OFFSET);
 		data = packet_start(skb);
 		end = packet_end(skb);
 		if (data + FRAME_TRANSPORT_OFFSET > end)
