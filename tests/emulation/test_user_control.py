@@ -153,12 +153,31 @@ RTT_NS = 4 * (1000 + 40.96) + 4 * (1000 + 0.64)
 """Of a packet and its ACK across the spines."""
 
 
-@pytest.mark.parametrize("first", [4e11, 1e10, 1e9])
-def test_rising_rate(tmp_path: Path, first: float) -> None:
-    """From a slow start to full speed at the first ACK, however long the pause before the next packet was to be."""
-    data = run_once(scenario_of(one_flow(tmp_path)), control(tmp_path, "rate", f"{first}", "8e11"))
-    slow = 1 + int(RTT_NS / (4096 * 8e9 / first))  # packets that have left by then
-    assert data.figures["cct_ns"] == pytest.approx(RTT_NS + (749 - slow) * 40.96 + 4 * 1040.96, abs=1)
+BURST = pytest.mark.xfail(
+    reason="sender_update (testbed/engine/sender.c) leaves the flow's clock in the past: a burst follows", strict=True
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (4e11, 8e11),
+        (1e10, 8e11),
+        (1e9, 8e11),
+        pytest.param(1e10, 4e11, marks=BURST),
+        pytest.param(1e9, 2e11, marks=BURST),
+    ],
+)
+def test_rising_rate(tmp_path: Path, first: float, then: float) -> None:
+    """A slow start, and a rise at the first ACK, however long the pause before the next packet was to be.
+
+    What a flow could have sent meanwhile at the new rate it has not earned.
+    """
+    data = run_once(scenario_of(one_flow(tmp_path)), control(tmp_path, "rate", f"{first}", f"{then}"))
+    gap_ns = MTU * 8e9 / first
+    slow = 1 + int(RTT_NS / gap_ns)  # packets that have left by then
+    next_ns = max(RTT_NS, (slow - 1) * gap_ns + MTU * 8e9 / then)
+    assert data.figures["cct_ns"] == pytest.approx(next_ns + (749 - slow) * MTU * 8e9 / then + 4 * 1040.96, abs=1)
 
 
 def test_on_sent_counts_every_packet(tmp_path: Path) -> None:
