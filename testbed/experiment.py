@@ -160,7 +160,7 @@ KEYS: Final = (
         "links",
         "text",
         "trunk",
-        "one interface for all links, or a pair of interfaces for each: same results, slower",
+        "one interface for all links, or a pair of them for each, slower: there ACKs are packets of their own",
         choices=("trunk", "pairs"),
     ),
     Key("start_jitter_ns", "number", 0, "each sender starts at random up to this late", "ns", maximum=1e9),

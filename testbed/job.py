@@ -350,6 +350,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
             for failure in experiment.link_failure
             for port in _ports_of_link(scenario.wiring, failure.link)
         ],
+        "recovery_name": experiment.loss_recovery,
         "transport": {
             "recovery": int(LossRecovery[experiment.loss_recovery.upper()]),
             "rto_ns": int(parameters.rto_ns * scenario.dilation),

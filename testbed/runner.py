@@ -81,7 +81,7 @@ def run_schedule(
         watcher = threading.Thread(target=_stop_with, args=(machine, stop), daemon=True)
         watcher.start()
         machine.run("collective", on_line, limit_s=float(scenario.experiment.limit_s))
-        data = collect(scenario, work)
+        data = collect(scenario, run.cc, work)
     figures = {
         **_identity(scenario, run, kernel.find()),
         "cc_sha256": cc_sha256,

@@ -70,9 +70,11 @@ static double ask(const struct controls *controls, size_t index, PyObject *name,
 		value = -2;
 	} else {
 		value = PyFloat_AsDouble(answer);
-		if (!PyErr_Occurred() && !(value >= 0 && isfinite(value)))
+		if (PyErr_Occurred() || !(value >= 0 && isfinite(value))) {
+			PyErr_Clear();
 			PyErr_Format(PyExc_ValueError, "%U returned %R, which is neither a window nor a rate",
 				     name, answer);
+		}
 	}
 	Py_DECREF(answer);
 	return PyErr_Occurred() ? -1 : value;

@@ -126,11 +126,14 @@ void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_
 	if (sender->discipline == ROUND_ROBIN || !flow_may_send(flow))
 		return; /* what may no longer send leaves when its turn comes */
 	entry = &sender->heap[flow->place];
-	/* A higher rate does not reach back: what was not due before becomes so now. */
+	/* A higher rate does not reach back: what was not due before becomes so now, and the clock goes on
+	 * from here. */
 	due_ns = entry->next_ns < now_ns ? entry->next_ns : now_ns;
 	entry->next_ns = foresee(sender, flow);
-	if (entry->next_ns < due_ns)
+	if (entry->next_ns < due_ns) {
+		flow->clock.departed_ns += due_ns - entry->next_ns;
 		entry->next_ns = due_ns;
+	}
 	sift_up(sender, flow->place);
 	sift_down(sender, flow->place);
 }

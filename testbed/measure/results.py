@@ -92,10 +92,10 @@ def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
     )
 
 
-def collect(scenario: Scenario, work: Path) -> RunData:
+def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
     """Reads the files of all phases. Phases follow each other: each starts when the one before it ended."""
     phases = [_read_phase(work, number, scenario) for number in range(len(scenario.demands))]
-    _check_sound(phases)
+    _check_sound(phases, cc)
     hosts, wiring = len(scenario.wiring.hosts), scenario.wiring
     bounds_ns = [float(bottleneck.time_s * 10**9) for bottleneck in scenario.bottlenecks]
     cct_ns = sum(phase.duration_ns for phase in phases)
@@ -141,8 +141,8 @@ def collect(scenario: Scenario, work: Path) -> RunData:
         "control_hops": counters["control"],
         "packet_hops": sum(phase.output["packet_hops"] for phase in phases),
         "receiver_done_ns": [None if np.isnan(t) else round(float(t), _DIGITS) for t in done],
-        "receiver_done_ns_mean": _mean(done),
-        "flow_done_ns_mean": _mean(flows["last_arrival_ns"]),
+        "receiver_done_ns_mean": _mean(done) if complete else None,
+        "flow_done_ns_mean": _mean(flows["last_arrival_ns"]) if complete else None,
         "phase_cct_ns": [round(phase.duration_ns, _DIGITS) for phase in phases],
     }
     return RunData(
@@ -162,12 +162,14 @@ def _last_ack_ns(scenario: Scenario, phases: list[_Phase]) -> float | None:
     return float(sum(last) / scenario.dilation)
 
 
-def _check_sound(phases: list[_Phase]) -> None:
+def _check_sound(phases: list[_Phase], cc: str) -> None:
     """Raises CannotRunError where the kernel did what it must not: late, or lost without a port's knowledge."""
     late = sum(phase.output["late_packets"] for phase in phases)
     if late:
+        cause = f"{cc} must make no system call that fails or sleeps" if cc.endswith(".py") else "please report"
         raise CannotRunError(
-            f"{late} packets came late to the end of a link: the figures would be wrong; please report"
+            f"{late} packets came late to the end of a link, since the clock moved while something computed: the figures "
+            f"would be wrong; {cause}"
         )
     ports = phases[-1].output["ports"]
     sent = came = 0

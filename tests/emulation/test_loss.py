@@ -113,6 +113,8 @@ def test_chance(
         assert figures["retransmissions"] > 0.9 * gone
     else:  # only answers were lost, of which the next one says the same, and more
         assert figures["retransmissions"] < 0.05 * figures["packets"]
+    causes = sum(figures[name] for name in ("nacks", "timeouts", "sack_losses", "probes"))
+    assert figures["retransmissions"] >= 0.9 * causes  # but for what came in after all before its turn
     if recovery == "timeout":
         assert figures["sack_losses"] == figures["probes"] == 0
         assert figures["timeouts"] > 0 or not gone

@@ -67,7 +67,7 @@ class Control:
 
     def start(self) -> float:
         """The first window or rate."""
-        raise NotImplementedError
+        raise NotImplementedError("start is missing, which every control must have")
 
     def on_ack(self, now_ns: float, newly_bytes: int, rtt_ns: float, marked: bool, in_flight_bytes: int) -> float:
         """An ACK, which may stand for several packets.
@@ -75,18 +75,18 @@ class Control:
         ``newly_bytes`` is the growth of the receiver's received-byte counter, and may be 0; ``in_flight_bytes``
         is what is out without them. ``marked``: the packet that caused the ACK carried an ECN mark.
         """
-        raise NotImplementedError
+        raise NotImplementedError("on_ack is missing, which every control must have")
 
     def on_nack(self, now_ns: float, size_bytes: int, rtt_ns: float, in_flight_bytes: int) -> float:
         """A packet of ``size_bytes`` was trimmed; ``in_flight_bytes`` still contains it."""
-        raise NotImplementedError
+        raise NotImplementedError("on_nack is missing, which every control must have")
 
     def on_timeout(self, now_ns: float, size_bytes: int, in_flight_bytes: int) -> float:
         """A packet counts as lost since its RTO has passed; ``in_flight_bytes`` no longer contains it.
 
         A loss that SACKs show is mended without a call: the ACK has told of delay and marks.
         """
-        raise NotImplementedError
+        raise NotImplementedError("on_timeout is missing, which every control must have")
 
     def on_sent(self, now_ns: float, size_bytes: int, in_flight_bytes: int) -> float | None:
         """A packet was sent, and ``in_flight_bytes`` contains it; None leaves window or rate as it is.

@@ -84,12 +84,6 @@ def _reason(error: BaseException) -> str:
     """In one line, for the user."""
     if isinstance(error, CannotRunError):
         return str(error)
-    if isinstance(error, TimeoutError):
-        return (
-            f"{error}, which is many times the lower bound: too much is lost or trimmed, or a control sends too little. "
-            "Round robin without control ends like this where many senders' trimmed headers alone fill a port: give it one "
-            "(rr+nscc), or --queue-bytes 0"
-        )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the temporary folder is full: set TMPDIR to one with room"
     return f"{type(error).__name__}: {error}"

@@ -31,8 +31,8 @@ _SETTLE_S: Final = 20
 _FLOW: Final = struct.Struct("<IIQIIII")
 """FLOW_FIELDS of testbed/engine, without NumPy."""
 _USER_CONTROL: Final = "control.py"
-_NEITHER: Final = "neither a window nor a rate"
-"""In what is said of a control's answer (control.c), and of nothing else."""
+_OF_THE_ENGINE: Final = (RuntimeError, MemoryError, OSError, TimeoutError)
+"""What the engine raises itself, which is none of a user's doing."""
 _CARRIERS_PER_S: Final = 50
 """Virtual time for carriers to come up: the kernel raises at most 100 a second (net/core/link_watch.c)."""
 
@@ -121,8 +121,11 @@ def collective(work: Path) -> None:
             slot_ns=job["slot_ns"],
         )
         say("phase", str(number))
-        with _blaming(job["control"]["cc"], work):
-            output = run(given, memory, controls, CONSOLE, trace_fd)
+        try:
+            with _blaming(job["control"]["cc"], work):
+                output = run(given, memory, controls, CONSOLE, trace_fd)
+        except TimeoutError as error:
+            raise _endless(job, error) from None
         if trace_fd >= 0:
             os.close(trace_fd)
         say("measured")
@@ -158,7 +161,7 @@ def _controls(job: dict[str, Any], flows: bytes, work: Path) -> Controls:
         starts = array("d", (each.start() for each in objects))
         for start in starts:
             if not 0 <= start < math.inf:
-                raise ValueError(f"start returned {start}, which is {_NEITHER}")
+                raise ValueError(f"start returned {start}, which is neither a window nor a rate")
     kind = ControlKind.WINDOW if control.kind == "window" else ControlKind.RATE
     return Controls(kind, objects, starts.tobytes(), control.on_sent is not cca.Control.on_sent)
 
@@ -170,14 +173,27 @@ def _blaming(cc: str, work: Path) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(str(error).replace(str(work / _USER_CONTROL), cc)) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = [
             frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(_USER_CONTROL)
         ]
-        if not frames and _NEITHER not in str(error):
-            raise  # none of the user's doing
+        if not cc.endswith(".py") or (type(error) in _OF_THE_ENGINE and not frames):
+            raise
         where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
         raise CannotRunError(f"{cc}{where}: {type(error).__name__}: {error}") from None
+
+
+def _endless(job: dict[str, Any], error: TimeoutError) -> CannotRunError:
+    """What a run that did not end in time is told."""
+    cc = job["control"]["cc"]
+    if cc == "none" and job["control"]["trimming"]:
+        hint = (
+            "without a congestion control the trimmed headers of many senders may fill a port alone: give one (rr+nscc), or "
+            "--queue-bytes 0"
+        )
+    else:
+        hint = f"too much is lost for {job['recovery_name']} recovery, or {cc} lets too little be sent"
+    return CannotRunError(f"{error}, many times the lower bound: {hint}")
 
 
 def shell(work: Path) -> None:
