@@ -36,9 +36,20 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def long_run(tmp_path: Path) -> list[str]:
-    """A comparison of some seconds."""
+    """A comparison of some seconds, the longer run last: round robin that nothing controls."""
     file = write_matrix(tmp_path / "demand.csv", zipf(32, 1.0, 40_000_000, 4096, 0))
-    return [*COMMAND, "compare", "--demand", str(file), "--unit", "wire-bytes", "--out", str(tmp_path / "out")]
+    return [
+        *COMMAND,
+        "compare",
+        "--demand",
+        str(file),
+        "--unit",
+        "wire-bytes",
+        "--schedule",
+        "rate,rr",
+        "--out",
+        str(tmp_path / "out"),
+    ]
 
 
 def machines(folder: str) -> list[int]:
