@@ -103,7 +103,7 @@ static __always_inline bool port_loses(const struct port *port, __u32 index, boo
 /* Bytes that were in the queue when the data packet that has just passed left it: those that had arrived by
  * then. Known only now, since they arrived after it was accepted.
  */
-#define MARK_STEPS 512
+#define MARK_STEPS 1000
 
 static __noinline __u32 port_left_behind(__u32 index, __u64 departure_ns)
 {
