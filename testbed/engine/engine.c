@@ -41,11 +41,10 @@ static int govern(struct engine *engine, struct flow_state *flow, double answer)
 								: (int64_t)answer;
 	} else {
 		const uint64_t *byte_ns = engine->byte_ns.buf;
-		uint64_t line_byte_ns = byte_ns[flow->flow->source];
+		uint64_t line_byte_ns = byte_ns[flow->source];
 		double line_bps = 8e9 * engine->dilation * 4294967296.0 / (double)line_byte_ns;
 		double share = answer / line_bps * (double)RATE_ONE;
-		uint32_t ceiling =
-			flow->flow->steps ? flow->flow->steps : UINT32_MAX; /* the schedule's own */
+		uint32_t ceiling = flow->ceiling_steps ? flow->ceiling_steps : UINT32_MAX;
 
 		flow->steps = share < 1 ? 1 : share >= (double)ceiling ? ceiling : (uint32_t)share;
 		flow->gap_ns = (uint64_t)((double)wire_time_ns(engine->mtu_bytes, line_byte_ns) *
@@ -171,7 +170,7 @@ static int run_timers(struct engine *engine, uint64_t now)
 		if (transport_find_losses(&engine->transport, flow, now, true, on_loss, engine))
 			return -1;
 		if (transport_probe(&engine->transport, flow, now) || flow->lost != lost)
-			sender_update(&engine->senders[flow->flow->source], flow, now);
+			sender_update(&engine->senders[flow->source], flow, now);
 	}
 	return 0;
 }
@@ -375,16 +374,17 @@ int engine_drive(struct engine *engine)
 static int allocate(struct engine *engine, size_t count)
 {
 	engine->senders = calloc(engine->host_count, sizeof(*engine->senders));
-	engine->flow_storage = calloc(count + 1, sizeof(*engine->flow_storage));
+	engine->flow_storage = aligned_alloc(CACHE_LINE_BYTES, (count + 1) * sizeof(*engine->flow_storage));
 	engine->list_storage = calloc(count + 1, sizeof(*engine->list_storage));
+	engine->place_storage = calloc(count + 1, sizeof(*engine->place_storage));
 	engine->heap_storage = calloc(count + 1, sizeof(*engine->heap_storage));
 	engine->flow_of = calloc((size_t)engine->host_count * engine->host_count, sizeof(*engine->flow_of));
 	engine->arriving = calloc(engine->host_count, sizeof(*engine->arriving));
 	engine->pending_capacity = 1024;
 	engine->pending = calloc(engine->pending_capacity, sizeof(*engine->pending));
 	engine->pending_used = 1;
-	return engine->senders && engine->flow_storage && engine->list_storage && engine->heap_storage &&
-			       engine->flow_of && engine->arriving && engine->pending
+	return engine->senders && engine->flow_storage && engine->list_storage && engine->place_storage &&
+			       engine->heap_storage && engine->flow_of && engine->arriving && engine->pending
 		       ? 0
 		       : -1;
 }
@@ -396,10 +396,15 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 
 	engine->flow_of[flow->source * engine->host_count + flow->destination] = (uint32_t)place;
 	engine->flow_storage[place] = (struct flow_state){
-		.flow = flow,
+		.source = (uint16_t)flow->source,
+		.destination = (uint16_t)flow->destination,
+		.packets = flow->packets,
+		.last_bytes = (uint16_t)flow->last_bytes,
+		.open_loop = !engine_has_transport(engine),
 		.ready_ns = engine->epoch_ns + start_ns[flow->source] + flow->ready_ns,
 		.steps = flow->steps,
-		.mtu_bytes = engine->mtu_bytes,
+		.ceiling_steps = flow->steps,
+		.mtu_bytes = (uint16_t)engine->mtu_bytes,
 		.window_bytes = INT64_MAX / 2,
 		.first = engine->expected_packets,
 		/* Without a pace of its own a flow waits for the others of its host. */
@@ -443,7 +448,8 @@ int engine_prepare(struct engine *engine)
 		sender_init(&engine->senders[host],
 			    engine->controls.kind == CONTROL_RATE ? SELF_PACED : engine->discipline,
 			    engine->flow_storage + first, last - first, byte_ns[host],
-			    engine->list_storage + first, engine->heap_storage + first);
+			    engine->list_storage + first, engine->place_storage + first,
+			    engine->heap_storage + first);
 		if (host + 1 == engine->host_count && last != count) {
 			PyErr_SetString(PyExc_ValueError, "flows must be sorted by source");
 			return -1;
@@ -476,6 +482,7 @@ void engine_free(struct engine *engine)
 	free(engine->senders);
 	free(engine->flow_storage);
 	free(engine->list_storage);
+	free(engine->place_storage);
 	free(engine->heap_storage);
 	free(engine->flow_of);
 	free(engine->arriving);

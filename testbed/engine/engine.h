@@ -57,7 +57,7 @@ struct engine {
 	uint32_t turn; /* of the flows whose timers are looked at */
 	struct sender *senders;
 	struct flow_state *flow_storage;
-	uint32_t *list_storage;
+	uint32_t *list_storage, *place_storage;
 	struct heap_entry *heap_storage;
 	uint32_t *flow_of; /* host_count x host_count: its place in flow_storage */
 	struct transport transport;
