@@ -129,7 +129,9 @@ def line_of(call: Callable[[], object]) -> str:
 
 def test_a_leaf_as_entries() -> None:
     tables = leaf(4, 2)
-    assert identity(tables, MARK_SALT) == Entry("identity", (), "set_identity", (mix32(PATH_SALT), mix32(MARK_SALT)))
+    for trimming in (False, True):
+        salts = mix32(PATH_SALT), mix32(MARK_SALT)
+        assert identity(tables, MARK_SALT, trimming) == Entry("identity", (), "set_identity", (*salts, int(trimming)))
     # Ports 4, 5, 8, 10 are 1 to 4: h1, h2, spine1, spine2.
     assert route_entries(tables) == [
         Entry("route", (0x0A000001,), "forward", (1,)),
@@ -142,7 +144,7 @@ def test_a_leaf_as_entries() -> None:
 
 def test_no_two_switches_draw_the_same_marks() -> None:
     switches = fabric_tables(network(64, 8), PATH_SALT).switches
-    assert len({identity(tables, MARK_SALT).values[1] for tables in switches}) == len(switches) == 16
+    assert len({identity(tables, MARK_SALT, True).values[1] for tables in switches}) == len(switches) == 16
 
 
 @pytest.mark.parametrize("shape", [(10, 4), (4, 4), (64, 8)])
@@ -152,11 +154,12 @@ def test_every_switch_reads_back_as_it_was_programmed(
     """On one switch one after the other, so that the program clears what the one before had."""
     with connect(switch, pipeline) as client:
         for tables in fabric_tables(network(*shape), PATH_SALT).switches:
-            program_switch(client, tables, MARK_SALT)
+            trimming = tables.index % 2 == 0
+            program_switch(client, tables, MARK_SALT, trimming)
             assert sorted(client.read_entries("route"), key=repr) == sorted(route_entries(tables), key=repr)
             assert sorted(client.read_entries("members"), key=repr) == sorted(member_entries(tables), key=repr)
             assert client.read_entries("identity") == []
-            assert client.read_default("identity") == identity(tables, MARK_SALT)
+            assert client.read_default("identity") == identity(tables, MARK_SALT, trimming)
             assert client.read_default("route") == Entry("route", (), "drop_foreign")
             assert len(client.read_entries("route")) == shape[0]
 
@@ -175,9 +178,9 @@ def test_numbers_of_any_size_survive(switch: Switch, pipeline: Pipeline, value: 
         client.push_pipeline()
         entry = Entry("route", (value,), "spread", (value, value ^ 0xFFFFFFFF))
         client.write([entry])
-        client.set_default(Entry("identity", (), "set_identity", (value, value)))
+        client.set_default(Entry("identity", (), "set_identity", (value, value, value & 1)))
         assert client.read_entries("route") == [entry]
-        assert client.read_default("identity").values == (value, value)
+        assert client.read_default("identity").values == (value, value, value & 1)
 
 
 def test_a_full_table_takes_many_batches(switch: Switch, pipeline: Pipeline) -> None:
@@ -209,7 +212,7 @@ def test_entries_change_and_go(switch: Switch, pipeline: Pipeline) -> None:
         assert "modify route 0x0a000001: there is no such entry" in line_of(
             lambda: client.write([route(0)], UpdateKind.MODIFY)
         )
-        line = line_of(lambda: client.write([identity(leaf(), MARK_SALT)]))
+        line = line_of(lambda: client.write([identity(leaf(), MARK_SALT, True)]))
         assert line == (
             "1 of 1 updates refused: insert the default action of identity: its program does not take that "
             "(INVALID_ARGUMENT: Cannot use INSERT for default entry)"
@@ -592,7 +595,7 @@ def test_a_switch_that_is_too_large(
     server: P4RuntimeServer, pipeline: Pipeline, tables: SwitchTables, line: str
 ) -> None:
     with connect(server, pipeline) as client, pytest.raises(CannotRunError) as caught:
-        program_switch(client, tables, MARK_SALT)
+        program_switch(client, tables, MARK_SALT, True)
     assert str(caught.value) == line
     assert server.program == b""
 
