@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +53,8 @@ class RunData:
     counters: dict[str, NDArray[Any]]
     """One row a port, over all phases."""
     trace: dict[str, NDArray[Any]] | None
+    logs: dict[str, bytes] = field(default_factory=dict)
+    """Of switches that are processes, by file name."""
 
 
 @dataclass
@@ -126,6 +128,9 @@ def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
         "inflation_last_ack": last_ack_ns / lower_bound_ns - 1 if last_ack_ns is not None else None,
         "bottleneck": ", ".join(scenario.bottleneck_names),
         "bottleneck_busy": _busy(scenario, phases, bounds_ns),
+        "lateness_max_ns": round(
+            max(phase.output["lateness_max_ns"] for phase in phases) / float(scenario.dilation), _DIGITS
+        ),
         "hot_queue_max_bytes": int(deepest[facing].max()),
         "hot_host": wiring.hosts[hot] if deepest[facing[hot]] else None,
         "fabric_queue_max_bytes": int(deepest[others].max()) if len(others) else 0,
@@ -202,6 +207,7 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         "inflation_last_ack": 0,
         "bottleneck": None,
         "bottleneck_busy": None,
+        "lateness_max_ns": 0,
         "hot_queue_max_bytes": 0,
         "hot_host": None,
         "fabric_queue_max_bytes": 0,
