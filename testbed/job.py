@@ -23,6 +23,7 @@ from testbed.experiment import Experiment, Run
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, bmv2_dilation, rounding
 from testbed.parameters import Parameters, derive
+from testbed.stage.virtual.guest import VISIBLE
 from testbed.times import delay_ns, fixed_byte_ns
 from testbed.topology import Port, Wiring, leaf_spine, wire
 
@@ -427,6 +428,8 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         "phases": phases,
     }
     (work / "job.json").write_text(json.dumps(job))
+    if scenario.bmv2:
+        (work / VISIBLE).write_text(f"{scenario.bmv2.prefix}\n")
     return Job(run, experiment.memory_mib or _memory_mib(scenario, run, discipline, packets), packets)
 
 

@@ -403,6 +403,8 @@ int engine_drive(struct engine *engine)
 		uint64_t begin_ns = wake_ns + engine->lead_ns;
 
 		sleep_until(wake_ns);
+		if (PyErr_CheckSignals()) /* such as that a switch has died */
+			return -1;
 		if (read_feedback(engine) || send_until(engine, begin_ns, begin_ns + engine->period_ns) ||
 		    read_records(engine))
 			return -1;

@@ -6,8 +6,10 @@ takes, and write the records from which queues are measured.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from fractions import Fraction
+from types import FrameType
 from typing import Any, Final
 
 from testbed.fabric.bmv2.p4runtime import SwitchClient
@@ -57,7 +59,7 @@ class Bmv2Fabric(FabricPrograms):
         self._clients: list[SwitchClient] = []
 
     def start(self) -> None:
-        """Starts all switches, then programs each. Links must be up."""
+        """Starts all switches, then programs each. Links must be up. A switch that dies from then on raises CannotRunError."""
         switches: list[Bmv2Switch] = self.net.switches
         for switch, table in zip(switches, self.tables.switches, strict=True):
             switch.interfaces = [self.wiring.ports[port].name for port in table.ports]
@@ -67,6 +69,11 @@ class Bmv2Fabric(FabricPrograms):
                 self._program(switch, self._pipeline, table.index)
             finally:
                 switch.check()
+        signal.signal(signal.SIGCHLD, self._on_child)
+        self.check()
+
+    def _on_child(self, _signal: int, _frame: FrameType | None) -> None:
+        self.check()
 
     def _program(self, switch: Bmv2Switch, pipeline: Pipeline, index: int) -> None:
         table = self.tables.switches[index]

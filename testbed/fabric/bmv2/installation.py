@@ -27,6 +27,11 @@ class Installation:
     program: Path
 
     @property
+    def prefix(self) -> Path:
+        """The folder that it was installed under."""
+        return self.program.parent.parent
+
+    @property
     def _libraries(self) -> Path:
         return self.program.resolve().parent.parent / "lib"
 

@@ -18,8 +18,10 @@ from typing import Final
 from controller.errors import CannotRunError, InputError
 from testbed.stage.virtual.console import say
 
-__all__ = ["main"]
+__all__ = ["VISIBLE", "main"]
 
+VISIBLE: Final = "visible"
+"""File of the work folder: paths, a line each, that are to stay visible."""
 _POWER_OFF: Final = 0x4321FEDC
 _NOSUID, _NODEV, _BIND = 2, 4, 4096
 _SCRATCH: Final = ("/tmp", "/var/tmp", "/var/run", "/var/log")
@@ -61,15 +63,17 @@ def _prepare(work: Path) -> None:
     _mount("none", "/run/work", "hostfs", 0, str(work))
     for target in _SCRATCH:
         if os.path.isdir(target) and not os.path.islink(target):
-            _cover(target)
+            _cover(target, Path("/run/work"))
     for name, value in _SYSCTLS.items():
         with open(f"/proc/sys/{name}", "w", encoding="ascii") as file:
             file.write(value)
 
 
-def _cover(target: str) -> None:
-    """A tmpfs over ``target``, through which the code that is running stays visible."""
+def _cover(target: str, work: Path) -> None:
+    """A tmpfs over ``target``, through which the code that is running stays visible, and what the work folder's list names."""
     code = {str(Path(__file__).resolve().parents[3]), sys.prefix, sys.base_prefix}
+    if (work / VISIBLE).exists():
+        code |= set((work / VISIBLE).read_text().splitlines())
     kept = [path for path in sorted(code) if path.startswith(f"{target}/")]
     for number, path in enumerate(kept):
         os.makedirs(f"/run/kept/{number}")
