@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def test_marks_at_a_steady_overload(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def short_lived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def short_lived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A BMv2 of which one switch dies soon after it was started."""
     assert FOUND is not None
     (tmp_path / "lib").symlink_to(FOUND.program.resolve().parent.parent / "lib")
@@ -128,7 +127,6 @@ def short_lived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     )
     program.chmod(0o755)
     monkeypatch.setenv("INCASTFREE_BMV2", str(program))
-    return
 
 
 @pytest.mark.usefixtures("short_lived")
