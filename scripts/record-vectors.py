@@ -26,11 +26,11 @@ from scapy.packet import Packet as ScapyPacket
 from scapy.packet import Raw
 from scapy.utils import PcapWriter
 
-from testbed.fabric.bmv2 import PROGRAM
+from testbed.fabric.bmv2 import PROGRAM, installation
 from testbed.fabric.tables import mix32
 from testbed.net import HOST_MAC, host_address
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
-from tests.vectors import bmv2_switch, vectors
+from tests.vectors import vectors
 from tests.vectors.vectors import HOSTS_PER_LEAF, MTU_BYTES, PATH_SALT, SERVICE_NS, Case, Observed, Packet
 
 MAC = HOST_MAC.hex(":")
@@ -354,16 +354,16 @@ def main() -> int:
     parser.add_argument("--date", required=True, help="of the recording, as it is to stand in its provenance")
     parser.add_argument("--dry", action="store_true", help="say what differs, write nothing")
     arguments = parser.parse_args()
-    program = bmv2_switch.find()
-    if program is None:
-        print(bmv2_switch.NEEDED, file=sys.stderr)
+    found = installation.find()
+    if found is None:
+        print(installation.NEEDED, file=sys.stderr)
         return 1
     book = Book()
     for chapter in (forwarding, paths, foreign, control, trimming, marking):
         chapter(book)
     names = [(case.group, case.name) for case in book.cases]
     assert len(set(names)) == len(names), sorted({name for name in names if names.count(name) > 1})
-    bmv2 = in_guest(book.cases, f"bmv2_switch.run(cases, Path({str(program)!r}))")
+    bmv2 = in_guest(book.cases, f"bmv2_switch.run(cases, Path({str(found.program)!r}))")
     kernel = in_guest(book.cases, "kernel_switch.run(cases)")
 
     wrong = 0
@@ -400,7 +400,7 @@ def main() -> int:
     came.close()
     provenance = {
         "recorded": arguments.date,
-        "bmv2": bmv2_switch.version(program),
+        "bmv2": found.version(),
         "scapy": SCAPY_VERSION,
         "program_sha256": hashlib.sha256(PROGRAM.read_bytes()).hexdigest(),
         **json.loads(PROGRAM.with_name("provenance.json").read_text()),

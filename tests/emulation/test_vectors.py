@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.fabric.bmv2 import PROGRAM
+from testbed.fabric.bmv2 import PROGRAM, installation
 from testbed.fabric.tables import mix32
-from tests.vectors import bmv2_switch, vectors
+from tests.vectors import vectors
 from tests.vectors.vectors import PATH_SALT, SERVICE_NS, Case, Observed, Packet
 
 REPLAY = """
@@ -61,10 +61,10 @@ def test_the_kernel_fabric(guest: Callable[[str], list[str]], recorded: vectors.
 
 def test_bmv2(guest: Callable[[str], list[str]], recorded: vectors.Vectors) -> None:
     """The recording can be repeated."""
-    program = bmv2_switch.find()
-    if program is None:
-        pytest.skip(bmv2_switch.NEEDED)
-    lines = guest(REPLAY.format(side="bmv2", call=f"bmv2_switch.run(recorded.cases, Path({str(program)!r}))"))
+    found = installation.find()
+    if found is None:
+        pytest.skip(installation.NEEDED)
+    lines = guest(REPLAY.format(side="bmv2", call=f"bmv2_switch.run(recorded.cases, Path({str(found.program)!r}))"))
     assert lines == [f"{len(recorded.cases)} cases, 0 disagreements"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed.fabric.bmv2 import installation
 from tests.conftest import REPOSITORY
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Switch]:
     if request.param == "in-process":
         started: Switch = P4RuntimeServer()
     else:
-        program = os.environ.get("INCASTFREE_BMV2") or shutil.which("simple_switch_grpc")
-        if program is None:
-            pytest.skip("needs BMv2: put simple_switch_grpc on the PATH, or its place into INCASTFREE_BMV2")
-        started = Bmv2(program, tmp_path / "switch.log")
+        found = installation.find()
+        if found is None:
+            pytest.skip(installation.NEEDED)
+        started = Bmv2(found, tmp_path / "switch.log")
     yield started
     started.kill()
 

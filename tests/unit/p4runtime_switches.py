@@ -5,7 +5,6 @@ conftest.py has the switches as fixtures. It must not import this file before on
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 
 from controller.errors import CannotRunError
 from testbed.fabric.bmv2 import P4INFO
+from testbed.fabric.bmv2.installation import Installation
 from testbed.fabric.bmv2.p4runtime import SwitchClient
 from testbed.fabric.bmv2.pipeline import Entry, Pipeline
 from testbed.fabric.tables import SwitchTables, fabric_tables
@@ -37,18 +37,14 @@ class Switch(Protocol):
 class Bmv2:
     """A simple_switch_grpc without interfaces, device 1."""
 
-    def __init__(self, program: str, log: Path) -> None:
+    def __init__(self, installed: Installation, log: Path) -> None:
         self.port, thrift_port = free_port(), free_port()
-        environment = dict(os.environ)
-        libraries = Path(program).resolve().parent.parent / "lib"
-        if libraries.is_dir():
-            # Of an installation outside the system's folders.
-            old = environment.get("LD_LIBRARY_PATH")
-            environment["LD_LIBRARY_PATH"] = f"{libraries}:{old}" if old else str(libraries)
-        command = [program, "--no-p4", "--device-id", "1", "--thrift-port", str(thrift_port)]
+        command = [str(installed.program), "--no-p4", "--device-id", "1", "--thrift-port", str(thrift_port)]
         command += ["--", "--grpc-server-addr", f"127.0.0.1:{self.port}"]
         with log.open("wb") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=log.parent)
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=out, env=installed.environment(), cwd=log.parent
+            )
 
     def kill(self) -> None:
         self.process.kill()

@@ -28,7 +28,7 @@ from testbed.workload.zipf import zipf
 pytestmark = pytest.mark.filterwarnings("error")
 
 COMMAND = Path(sys.executable).with_name("incastfree")
-VERBS = ("rates", "load", "show", "unload", "doctor", "run", "compare", "workload", "shell", "clean")
+VERBS = ("rates", "load", "show", "unload", "doctor", "run", "compare", "agree", "workload", "shell", "clean")
 
 
 class Result(NamedTuple):
@@ -124,6 +124,7 @@ VERBS_WITH_A_MATRIX = {
     "rates": ["rates", "MATRIX"],
     "load": ["load", "MATRIX", "--dev", "none0", "--rank", "0", "--peers", "peers.toml"],
     "compare": ["compare", "--demand", "MATRIX", "--out", "out"],
+    "agree": ["agree", "--demand", "MATRIX", "--out", "out"],
 }
 
 

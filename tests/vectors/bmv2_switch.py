@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,14 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.fabric.bmv2 import PROGRAM
+from testbed.fabric.bmv2.installation import Installation
 from testbed.fabric.tables import OnePort
 from tests.vectors.vectors import MARK_SALT, MTU_BYTES, SERVICE_NS, SLOW_PORTS, Case, network
 from tests.vectors.wires import Tap, play
 
-NEEDED: Final = (
-    "needs BMv2: put simple_switch_grpc on the PATH, or its place into INCASTFREE_BMV2 (packages of the p4lang project, or "
-    "built from github.com/p4lang/behavioral-model)"
-)
 _THRIFT_PORT: Final = 9090
 _STARTS_S: Final = 30
 _CONTROL_BYTES: Final = 64
@@ -35,31 +30,12 @@ _COUNTERS: Final = ("trims", "drops", "marks", "control_packets", "FabricIngress
 _REGISTERS: Final = ("data_in", "data_out", "queue_limit", "ecn_kmin", "ecn_kmax")
 
 
-def find() -> Path | None:
-    """simple_switch_grpc, where it is."""
-    program = os.environ.get("INCASTFREE_BMV2") or shutil.which("simple_switch_grpc")
-    return Path(program) if program else None
-
-
-def environment(program: Path) -> dict[str, str]:
-    """A switch that was built outside the system brings its libraries along."""
-    return {**os.environ, "LD_LIBRARY_PATH": f"{program.resolve().parent.parent / 'lib'}"}
-
-
-def version(program: Path) -> str:
-    """As it says itself."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, env=environment(program))
-    return said.stdout.split("\n")[0].strip()
-
-
 class _Thrift:
     """The switch's own runtime interface: BMv2 has no other for queues and registers."""
 
     def __init__(self, program: Path) -> None:
         # After our own packages: there are others of BMv2's beside them.
-        sys.path += [
-            str(path) for path in sorted((program.resolve().parent.parent / "lib").glob("python3*/*-packages"))
-        ]
+        sys.path += Installation(program).python_paths
         ttypes = importlib.import_module("bm_runtime.standard.ttypes")
         transport = importlib.import_module("thrift.transport.TTransport")
         protocol = importlib.import_module("thrift.protocol.TMultiplexedProtocol")
@@ -125,7 +101,7 @@ class Bmv2Switch:
             [str(program), *interfaces, "--thrift-port", str(_THRIFT_PORT), str(PROGRAM), "--", *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=environment(program),
+            env=Installation(program).environment(),
         )
         self._taps = {number: Tap(f"t{number}") for number in numbers}
         self._thrift = thrift = _Thrift(program)
