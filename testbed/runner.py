@@ -52,10 +52,11 @@ def run_schedule(
     progress: Progress,
     stop: threading.Event,
     at_once: int = 1,
+    logs: Path | None = None,
 ) -> RunData:
     """One run in one virtual machine; ``schedule``: SCHEDULE or SCHEDULE+CC.
 
-    Raises CannotRunError with one line where it cannot finish.
+    ``logs``: a folder for the logs of switches that are processes, however the run ends. Raises CannotRunError with one line where it cannot finish.
     """
     run = scenario.experiment.run_of(schedule)
     begin = time.monotonic()
@@ -81,9 +82,13 @@ def run_schedule(
         machine = VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu, at_once=at_once)
         watcher = threading.Thread(target=_stop_with, args=(machine, stop), daemon=True)
         watcher.start()
-        machine.run("collective", on_line, limit_s=float(scenario.experiment.limit_s))
+        try:
+            machine.run("collective", on_line, limit_s=float(scenario.experiment.limit_s))
+        finally:
+            if logs:
+                for log in (work / LOGS).glob("*.log"):
+                    write_atomically(logs / log.name, log.read_bytes())
         data = collect(scenario, run.cc, work)
-        logs = {log.name: log.read_bytes() for log in sorted((work / LOGS).glob("*.log"))}
     figures = {
         **_identity(scenario, run, kernel.find()),
         "cc_sha256": cc_sha256,
@@ -92,7 +97,7 @@ def run_schedule(
         "setup_s": round(marks["ready"] - begin, 3),
         "engine_s": round(engine_s, 3),
     }
-    return replace(data, figures=figures, logs=logs)
+    return replace(data, figures=figures)
 
 
 def _identity(scenario: Scenario, run: Run, built: kernel.Kernel | None) -> dict[str, Any]:
@@ -176,7 +181,8 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
     def work(schedule: str) -> None:
         cpu = processors.get()
         try:
-            data = run_schedule(scenario, schedule, cpu, progress, stop, at_once)
+            name = scenario.experiment.run_of(schedule).name
+            data = run_schedule(scenario, schedule, cpu, progress, stop, at_once, out / name)
         finally:
             processors.put(cpu)
         with writing:
@@ -238,8 +244,6 @@ def _keep(out: Path, name: str, data: RunData, runs: list[dict[str, Any]]) -> No
         write_table(folder / "flows.parquet", data.flows)
         write_table(folder / "ports.parquet", data.ports)
         write_table(folder / "counters.parquet", data.counters)
-        for log, text in data.logs.items():
-            write_atomically(folder / log, text)
         if data.trace is not None:
             write_table(folder / "trace.parquet", data.trace)
         write_atomically(out / "result.json", (json.dumps({"runs": runs}, indent=1, allow_nan=False) + "\n").encode())

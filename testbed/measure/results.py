@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,8 +53,6 @@ class RunData:
     counters: dict[str, NDArray[Any]]
     """One row a port, over all phases."""
     trace: dict[str, NDArray[Any]] | None
-    logs: dict[str, bytes] = field(default_factory=dict)
-    """Of switches that are processes, by file name."""
 
 
 @dataclass

@@ -16,6 +16,7 @@ from controller.errors import CannotRunError
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import bmv2_dilation
 from testbed.measure.results import RunData
+from testbed.runner import run_experiment
 from testbed.workload.zipf import zipf
 from tests.conftest import REPOSITORY
 from tests.emulation.conftest import OPEN_LOOP, assert_all_arrived, run_each, run_once, scenario_of, write_matrix
@@ -130,10 +131,12 @@ def short_lived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_lived")
-def test_a_switch_that_dies_is_named(demand: Path) -> None:
+def test_a_switch_that_dies_is_named_and_its_log_is_kept(demand: Path, tmp_path: Path) -> None:
+    scenario = scenario_of(demand, fabric="bmv2", schedule="rate", limit_s=60)
     with pytest.raises(CannotRunError, match=r"^spine1: BMv2 ended by SIGKILL: ") as caught:
-        run_once(scenario_of(demand, fabric="bmv2", limit_s=60), "rate")
+        run_experiment(scenario, tmp_path / "out", lambda *_: None)
     assert "\n" not in str(caught.value)
+    assert (tmp_path / "out" / "rate" / "spine1.log").exists()
 
 
 def test_shell(tmp_path: Path) -> None:
