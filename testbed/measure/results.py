@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from controller.errors import CannotRunError
 from testbed.engine import FLOW_FIELDS, FLOW_RESULT_FIELDS, RECORD_FIELDS
 from testbed.job import Scenario
+from testbed.stage.host.budget import check_kept_up
 
 __all__ = ["BUSY_FROM", "BUSY_TO", "RunData", "collect", "empty_figures"]
 
@@ -95,7 +96,7 @@ def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
 def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
     """Reads the files of all phases. Phases follow each other: each starts when the one before it ended."""
     phases = [_read_phase(work, number, scenario) for number in range(len(scenario.demands))]
-    _check_sound(phases, cc)
+    _check_sound(scenario, phases, cc)
     hosts, wiring = len(scenario.wiring.hosts), scenario.wiring
     bounds_ns = [float(bottleneck.time_s * 10**9) for bottleneck in scenario.bottlenecks]
     cct_ns = sum(phase.duration_ns for phase in phases)
@@ -162,10 +163,13 @@ def _last_ack_ns(scenario: Scenario, phases: list[_Phase]) -> float | None:
     return float(sum(last) / scenario.dilation)
 
 
-def _check_sound(phases: list[_Phase], cc: str) -> None:
+def _check_sound(scenario: Scenario, phases: list[_Phase], cc: str) -> None:
     """Raises CannotRunError where the kernel did what it must not: late, or lost without a port's knowledge."""
     late = sum(phase.output["late_packets"] for phase in phases)
-    if late:
+    if scenario.experiment.stage == "host":
+        latest_ns = max(phase.output.get("lateness_max_ns", 0) for phase in phases)
+        check_kept_up(late, latest_ns, sum(phase.output["sent_packets"] for phase in phases), scenario.dilation)
+    elif late:
         cause = f"{cc} must make no system call that fails or sleeps" if cc.endswith(".py") else "please report"
         raise CannotRunError(
             f"{late} packets came late to the end of a link, since the clock moved while something computed: the figures "
