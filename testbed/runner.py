@@ -100,7 +100,7 @@ def run_schedule(
 def _machine(scenario: Scenario, job: Job, work: Path, cpu: int | None, at_once: int) -> Machine:
     if scenario.experiment.stage == "host":
         check_budget(scenario)
-        return HostMachine(work, cpu=cpu)
+        return HostMachine(work, memory_mib=job.memory_mib, cpu=cpu)
     return VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu, at_once=at_once)
 
 
@@ -179,13 +179,14 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
     """
     schedules = scenario.experiment.schedule
     processors: queue.SimpleQueue[int] = queue.SimpleQueue()
-    available = sorted(os.sched_getaffinity(0))
+    real_time = scenario.experiment.stage == "host"
+    # Devices prefer the first processor; what must not be late takes the last.
+    available = sorted(os.sched_getaffinity(0), reverse=real_time)
     for cpu in available:
         processors.put(cpu)
     finished: dict[str, dict[str, Any]] = {}
     writing = threading.Lock()
     stop = threading.Event()
-    real_time = scenario.experiment.stage == "host"
     if real_time:  # before the results of an earlier comparison are gone
         require()
         check_budget(scenario)

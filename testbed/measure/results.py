@@ -139,6 +139,8 @@ def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
         **{name: sum(int(phase.sending[name].sum()) for phase in phases) for name in _RECOVERIES},
         "nacked_share": sum(int(phase.sending["nacks"].sum()) for phase in phases) / packets,
         "duplicates": sum(int(phase.receives["duplicates"].sum()) for phase in phases),
+        "late_packets": sum(phase.output["late_packets"] for phase in phases),
+        "lateness_max_ns": _lateness_max_ns(phases),
         "control_hops": counters["control"],
         "packet_hops": sum(phase.output["packet_hops"] for phase in phases),
         "receiver_done_ns": [None if np.isnan(t) else round(float(t), _DIGITS) for t in done],
@@ -167,8 +169,8 @@ def _check_sound(scenario: Scenario, phases: list[_Phase], cc: str) -> None:
     """Raises CannotRunError where the kernel did what it must not: late, or lost without a port's knowledge."""
     late = sum(phase.output["late_packets"] for phase in phases)
     if scenario.experiment.stage == "host":
-        latest_ns = max(phase.output.get("lateness_max_ns", 0) for phase in phases)
-        check_kept_up(late, latest_ns, sum(phase.output["sent_packets"] for phase in phases), scenario.dilation)
+        packets = sum(phase.output["sent_packets"] for phase in phases)
+        check_kept_up(late, _lateness_max_ns(phases), packets, scenario.dilation)
     elif late:
         cause = f"{cc} must make no system call that fails or sleeps" if cc.endswith(".py") else "please report"
         raise CannotRunError(
@@ -188,6 +190,11 @@ def _check_sound(scenario: Scenario, phases: list[_Phase], cc: str) -> None:
             f"{sent - came} packets are missing, of which ports dropped or lost {gone}, and "
             f"{foreign} were strange to them: the kernel lost some; please report"
         )
+
+
+def _lateness_max_ns(phases: list[_Phase]) -> int:
+    """Of the packet that came latest after it was due, in kernel time: of meaning in real time."""
+    return max(int(phase.output.get("lateness_max_ns", 0)) for phase in phases)
 
 
 def _mean(times_ns: NDArray[np.float64]) -> float | None:
@@ -215,6 +222,8 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         **dict.fromkeys(("marks", "trims", "drops", "lost", "packets", "acks", *_RECOVERIES), 0),
         "nacked_share": 0,
         "duplicates": 0,
+        "late_packets": 0,
+        "lateness_max_ns": 0,
         "control_hops": 0,
         "packet_hops": 0,
         "receiver_done_ns": [None] * hosts,

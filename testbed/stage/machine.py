@@ -14,9 +14,11 @@ from typing import IO, Final
 
 from controller.errors import CannotRunError, InputError
 
-__all__ = ["GUEST_ENVIRONMENT", "Line", "Machine"]
+__all__ = ["GUEST_ENVIRONMENT", "MEBIBYTE", "Line", "Machine", "check_memory"]
 
 _LOG_LINES: Final = 200
+MEBIBYTE: Final = 1 << 20
+_SPARE_BYTES: Final = 256 * MEBIBYTE
 
 GUEST_ENVIRONMENT: Final[dict[str, str]] = {
     **({"INCASTFREE_DEBUG": "1"} if "INCASTFREE_DEBUG" in os.environ else {}),
@@ -29,6 +31,19 @@ GUEST_ENVIRONMENT: Final[dict[str, str]] = {
 
 Line = Callable[[str, str], None]
 """Called with the kind and the text of each line "@kind text" of the guest."""
+
+
+def check_memory(memory_mib: int, at_once: int) -> None:
+    """Raises CannotRunError where the host has no room for so many runs of that size."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        with open("/proc/meminfo", encoding="ascii") as file:
+            line = next(line for line in file if line.startswith("MemAvailable"))
+        available = int(line.split()[1]) * 1024
+        if available < memory_mib * at_once * MEBIBYTE + _SPARE_BYTES:
+            raise CannotRunError(
+                f"{at_once} run(s) at once may need {memory_mib} MiB each, but the host has {available // MEBIBYTE} MiB "
+                "free: use fewer hosts, less demand or --memory-mib"
+            )
 
 
 class Machine(ABC):

@@ -169,7 +169,7 @@ from testbed.stage.virtual.machine import work_folder
 try:
     with work_folder() as work:
         (work / "script.py").write_text(Path("network.py").read_text())
-        HostMachine(work, cpu=0).run("script", lambda *_: None, limit_s=100)
+        HostMachine(work, memory_mib=100, cpu=0).run("script", lambda *_: None, limit_s=100)
 except CannotRunError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
@@ -271,7 +271,7 @@ for run in json.loads(Path("out/result.json").read_text())["runs"] if done.retur
     say("figures", json.dumps(run))
 """
     )
-    assert of_kind(said, "status") == ["0 "]
+    assert of_kind(said, "status") == ["0"]
     figures = [json.loads(text) for text in of_kind(said, "figures")]
     assert [each["run"] for each in figures] == ["rr+nscc", "rate"]
     for each in figures:

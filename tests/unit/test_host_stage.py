@@ -300,7 +300,7 @@ def test_runs_follow_each_other(matrix: Path, tmp_path: Path, as_root: pytest.Mo
 
 def test_what_ends_a_run(tmp_path: Path, as_root: pytest.MonkeyPatch) -> None:
     del as_root
-    host = machine.HostMachine(tmp_path, cpu=0)
+    host = machine.HostMachine(tmp_path, memory_mib=1, cpu=0)
     for status in (-9, 137):
         assert "signal 9" in host._crash(status)
     host._log = ["something odd", ""]

@@ -19,6 +19,7 @@ __all__ = ["main"]
 
 _NOSUID, _NODEV, _NOEXEC, _REC, _PRIVATE = 2, 4, 8, 16384, 1 << 18
 _LOOPBACK_IFINDEX: Final = 1
+_FIRST_TO_GO: Final = "1000"
 _OWN_SYSCTLS: Final = {"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1"}
 """Of this network namespace alone. Backlogs and budgets (net/core) are the whole machine's, and stay as they are."""
 
@@ -39,6 +40,8 @@ def _prepare() -> None:
         file = Path("/proc/sys") / name
         if file.exists():  # not where the kernel has no IPv6
             file.write_text(value)
+    # Where memory runs out, it is to be ours that is taken.
+    Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
     with RtNetlink() as netlink:
         netlink.set_up(_LOOPBACK_IFINDEX)
 

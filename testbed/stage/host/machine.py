@@ -11,7 +11,7 @@ from typing import Final
 from controller.errors import CannotRunError
 from testbed.stage.host import enter
 from testbed.stage.host.checks import require
-from testbed.stage.machine import GUEST_ENVIRONMENT, Machine
+from testbed.stage.machine import GUEST_ENVIRONMENT, Machine, check_memory
 
 __all__ = ["GUEST_MODULE", "HostMachine"]
 
@@ -29,13 +29,15 @@ class HostMachine(Machine):
     fabric gains nothing from a second processor; runs of one experiment follow each other, on the same one.
     """
 
-    def __init__(self, work: Path, *, cpu: int | None) -> None:
-        """``cpu``: the processor to stay on; None takes the first that we may use. Raises CannotRunError
-        where this kernel, or this user, cannot do it.
+    def __init__(self, work: Path, *, memory_mib: int, cpu: int | None) -> None:
+        """``cpu``: the processor to stay on; None takes the last that we may use: devices prefer the first.
+
+        ``memory_mib``: what the run may need. Raises CannotRunError where this kernel, or this user, cannot do it.
         """
         super().__init__(work)
         require()
-        self._cpu = min(os.sched_getaffinity(0)) if cpu is None else cpu
+        check_memory(memory_mib, 1)
+        self._cpu = max(os.sched_getaffinity(0)) if cpu is None else cpu
 
     def _start(self, task: str, *, interactive: bool) -> subprocess.Popen[bytes]:
         assert not interactive

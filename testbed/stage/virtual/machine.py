@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.errors import CannotRunError
-from testbed.stage.machine import GUEST_ENVIRONMENT, Line, Machine
+from testbed.stage.machine import GUEST_ENVIRONMENT, MEBIBYTE, Line, Machine, check_memory
 from testbed.stage.virtual import kernel, supervise
 
 __all__ = ["Line", "VirtualMachine", "clean_stale", "work_folder"]
@@ -26,8 +26,6 @@ _PREFIX: Final = "incastfree-"
 _UNNAMED: Final = ".incastfree-"
 _NAMING_S: Final = 10
 _LOCK: Final = "lock"
-_MEBIBYTE: Final = 1 << 20
-_SPARE_BYTES: Final = 256 * _MEBIBYTE
 _TIME_TRAVEL: Final = ("time-travel=inf-cpu", "time-travel-start=0")
 
 _NO_PTRACE: Final = (
@@ -198,21 +196,13 @@ class VirtualMachine(Machine):
         """Where the guest's memory lies, as an unlinked file: tmpfs if there is one that has room."""
         shared = Path("/dev/shm")
         with contextlib.suppress(OSError):
-            if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > self._memory_mib * _MEBIBYTE:
+            if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > self._memory_mib * MEBIBYTE:
                 return str(shared)
         return str(_temporary_folder())
 
     def _check_memory(self, at_once: int) -> None:
-        needed = self._memory_mib * at_once * _MEBIBYTE
-        with contextlib.suppress(OSError, StopIteration, ValueError):
-            with open("/proc/meminfo", encoding="ascii") as file:
-                line = next(line for line in file if line.startswith("MemAvailable"))
-            available = int(line.split()[1]) * 1024
-            if available < needed + _SPARE_BYTES:
-                raise CannotRunError(
-                    f"{at_once} virtual machine(s) may need {self._memory_mib} MiB each, but the host has "
-                    f"{available // _MEBIBYTE} MiB free: use fewer hosts, less demand or --memory-mib"
-                )
+        check_memory(self._memory_mib, at_once)
+        needed = self._memory_mib * at_once * MEBIBYTE
         folder = self._memory_folder()
         if shutil.disk_usage(folder).free < needed:
             raise CannotRunError(
