@@ -25,8 +25,8 @@ from testbed.runner import run_schedule
 from testbed.workload.zipf import zipf
 
 BYTES = 30_000_000
-OPEN_LOOP = {"loss_recovery": "none", "queue_bytes": 0}
-"""No ACKs, unlimited queues: the fabric alone."""
+OPEN_LOOP = {"loss_recovery": "none", "queue_bytes": 0, "ecn_kmax_bytes": 0}
+"""No ACKs, unlimited queues, no marks that nobody would hear of: the fabric alone."""
 CASES = (
     ("open loop", 0.5, "rr", OPEN_LOOP),
     ("open loop", 0.5, "rate", OPEN_LOOP),

@@ -6,11 +6,12 @@
  *              |                        \-> occupancy -> trim   |   (2 priorities, rate a port)              |
  *              +------------------------------------------------+              +-----------------------------+
  *
- * identity  what differs from switch to switch: the salts of its hashes (default action, set once)
+ * identity  what holds for all packets of a switch: the salts of its hashes, whether it trims (default action, set once)
  * route     destination host -> one port, or a group: first member and number of ways
  * spread    the group's member, by the same hash of five-tuple and salt as the kernel's (equal-cost multipath)
  * member    place in a group -> port
- * trim      a queue of data as deep as its limit: the payload goes, the header becomes control
+ * trim      a queue of data as deep as its limit: the payload goes, the header becomes control; without trimming, and of
+ *           what is no frame of the engine, the packet is dropped and counted
  * mark      ECN at dequeue, linear from kmin to kmax, by a hash of (salt, port, number of the packet)
  *
  * Queue rate and depth are not P4's: they are set over Thrift (testbed/fabric/bmv2/thrift.py). BMv2 knows the depth of a

@@ -11,9 +11,10 @@ control Forward(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     counter(MAX_PORTS, CounterType.packets) foreign;
     bit<32> mixed;
 
-    action set_identity(bit<32> path_salt, bit<32> mark_salt) {
+    action set_identity(bit<32> path_salt, bit<32> mark_salt, bit<1> trimming) {
         meta.path_salt = path_salt;
         meta.mark_salt = mark_salt;
+        meta.trimming = trimming;
     }
     table identity {
         actions = { set_identity; NoAction; }

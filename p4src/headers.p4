@@ -89,6 +89,7 @@ struct metadata_t {
     bit<32> path_salt;
     bit<32> mark_salt;
     bit<32> member;
+    bit<1> trimming;
     bit<1> forwarded;
     bit<1> restamped;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Priority and trimming before the queue, marking behind it. */
+/* Priority, trimming and drops before the queue, marking behind it. */
 #ifndef QUEUE_P4
 #define QUEUE_P4
 
@@ -40,7 +40,7 @@ control Trim(inout headers_t hdr, inout metadata_t meta, inout standard_metadata
             data_out.read(left, port);
             if (limit == 0 || sent == left || sent - left + 1 < limit) {
                 data_in.write(port, sent + 1);
-            } else if (hdr.transport.isValid() && hdr.transport.magic == FRAME_MAGIC) {
+            } else if (meta.trimming == 1 && hdr.transport.isValid() && hdr.transport.magic == FRAME_MAGIC) {
                 trims.count(port);
                 control_packets.count(port);
                 standard.priority = PRIORITY_CONTROL;
@@ -51,7 +51,9 @@ control Trim(inout headers_t hdr, inout metadata_t meta, inout standard_metadata
                 meta.restamped = 1;
                 truncate(FRAME_BYTES);
             } else {
-                /* The transport of a real program knows of no trimming. */
+                /* The transport of a real program knows of no trimming. Not left to BMv2's own queues: what they drop, nothing
+                 * counts.
+                 */
                 drops.count(port);
                 mark_to_drop(standard);
             }

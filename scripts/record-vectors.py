@@ -52,7 +52,6 @@ ONE_PACKET = "P4 cannot see whether a packet is in service, so that a limit of o
 CONTROL_LIMIT = (
     "the kernel fabric limits control to twice the queue, in bytes; on BMv2 only the depth of its queue does"
 )
-TAIL_DROPS = "BMv2 counts no tail drops"
 PADDED = "the kernel fabric fills a packet up to 46 bytes before it hashes, BMv2 hashes no ports that are cut off"
 ANY_MAGIC = "the kernel fabric knows a frame of the engine by its magic number alone, the P4 program by its port too"
 
@@ -267,7 +266,7 @@ def trimming(book: Book) -> None:
     half = [frame(2, 1, psn=n, cut=70) for n in range(6)]
     book.add("trim", "half a transport header, dropped", half, queue_packets=4)
     for name, packets in (("frames", burst[:8]), ("datagrams", [datagram(2, 1, sport=n) for n in range(8)])):
-        book.add("drop", f"{name}, 4 of 8", packets, queue_packets=4, trimming=False, reason=TAIL_DROPS)
+        book.add("drop", f"{name}, 4 of 8", packets, queue_packets=4, trimming=False)
     book.add("drop", "none, 8 of 8", burst[:8], queue_packets=8, trimming=False)
 
 

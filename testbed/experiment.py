@@ -167,12 +167,19 @@ KEYS: Final = (
         "where it runs: in a kernel of its own, in virtual time; or in this one, as root, in real time",
         choices=("virtual", "host"),
     ),
-    Key("fabric", "text", "kernel", "what the switches are", choices=("kernel",)),
+    Key(
+        "fabric",
+        "text",
+        "kernel",
+        "what the switches are: eBPF in the kernel, or a process of BMv2 each, with P4",
+        choices=("kernel", "bmv2"),
+    ),
     Key(
         "links",
         "text",
         "trunk",
-        "one interface for all links, or a pair of them for each, slower: there ACKs are packets of their own",
+        "one interface for all links, or a pair of them for each, slower: there ACKs are packets of their own; with BMv2 they "
+        "are pairs of veth whatever is given",
         choices=("trunk", "pairs"),
     ),
     Key("start_jitter_ns", "number", 0, "each sender starts at random up to this late", "ns", maximum=1e9),
@@ -327,6 +334,10 @@ def _check_together(experiment: Experiment, where: str) -> None:
                 raise InputError(
                     f"{where}loss_recovery is none: without ACKs {run.cc} hears nothing; give sack or timeout, or cc none"
                 )
+    if experiment.fabric == "bmv2":
+        for name in ("loss_data", "loss_ack", "link_failure"):
+            if getattr(experiment, name):
+                raise InputError(f"{where}{name}: only the fabric kernel loses packets on links; leave it out")
     kmin, kmax = experiment.ecn_kmin_bytes, experiment.ecn_kmax_bytes
     if isinstance(kmin, int) and isinstance(kmax, int) and 0 < kmax < kmin:
         raise InputError(f"{where}ecn_kmin_bytes is {kmin}, above ecn_kmax_bytes {kmax}: give a smaller one")

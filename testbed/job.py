@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.demand import HEADER_BYTES, Bottleneck, Demand, load_demand
-from controller.errors import InputError
+from controller.errors import CannotRunError, InputError
 from controller.schedule import Plan, make_plan
 from controller.schedule.plan import Discipline
 from testbed.engine import FLOW_FIELDS, MAX_SOCKETS, RECEIVED_WORDS, RECORD_CAPACITY, Balancing, LossRecovery
 from testbed.experiment import Experiment, Run
+from testbed.fabric.bmv2 import installation
+from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, bmv2_dilation, rounding
 from testbed.parameters import Parameters, derive
 from testbed.times import delay_ns, fixed_byte_ns
 from testbed.topology import Port, Wiring, leaf_spine, wire
@@ -27,6 +29,7 @@ from testbed.topology import Port, Wiring, leaf_spine, wire
 __all__ = [
     "ENTROPY",
     "JITTER",
+    "LOGS",
     "PATHS",
     "PHASES",
     "USER_CONTROL",
@@ -43,6 +46,8 @@ __all__ = [
 _NS: Final = 10**9
 USER_CONTROL: Final = "control.py"
 """A user's congestion control, in the folder that the guest shares."""
+LOGS: Final = "switches"
+"""Folder of the switches' logs there."""
 _PERIOD_FABRIC_NS: Final = 1000
 _LEAD: Final = 10
 """A wake comes a tenth of a period ahead, and a few ns, so that it does not meet packets in step with it."""
@@ -63,6 +68,11 @@ _CONTROL_BYTES: Final = 2560
 _PORT_BYTES: Final = 65536
 _SOCKET_BYTES: Final = 1_000_000_000
 _BASE_MIB: Final = 512
+_BMV2_MIB: Final = 64
+"""Of one switch process and its part of the network, rounded up."""
+_LINGER_PACKETS: Final = 4
+_TOLERANCE: Final = 10
+_NOTED_ROUNDING: Final = 1e-3
 _GOLDEN: Final = (0.6180339887498949, 0.7548776662466927)
 """1/phi of the plain and of the plastic number: a low-discrepancy sequence in (i, j) (Roberts, 2018)."""
 _MAX_PACKETS: Final = 2**31
@@ -98,6 +108,13 @@ class Scenario:
     dilation: Fraction
     hosts_per_leaf: int
     parameters: Parameters
+    bmv2: installation.Installation | None = None
+    """What the switches are, unless they are the kernel's."""
+
+    @property
+    def links(self) -> str:
+        """What carries the packets: trunk, pairs (of netkit), or veth."""
+        return "veth" if self.bmv2 else self.experiment.links
 
     @property
     def notes(self) -> list[str]:
@@ -114,6 +131,13 @@ class Scenario:
                 f"a host's link of {float(shortest_ns):g} ns is too short for the engine to know of ACKs in time: they take "
                 f"effect up to {_PERIOD_FABRIC_NS / 1000:g} us late"
             )
+        if self.bmv2:
+            error = rounding(self.wiring, self.dilation, self.experiment.mtu_bytes)
+            if error > _NOTED_ROUNDING:
+                notes.append(
+                    f"BMv2 serves whole packets a second, which is up to {100 * error:.2g} % off the links' speeds at dilation "
+                    f"{float(self.dilation):g}"
+                )
         for demand in self.demands:
             bound_s = demand.bottleneck(self.speeds_bps).time_s
             slowest = max(self._uplink_times(demand), default=(Fraction(0), ""))
@@ -198,8 +222,19 @@ def prepare(experiment: Experiment) -> Scenario:
             experiment.link_ns_of,
         )
     )
-    dilation = experiment.dilation or choose_dilation(sorted({port.gbps for port in wiring.ports}))
+    bmv2 = _installed_bmv2() if experiment.fabric == "bmv2" else None
     fastest = max(port.gbps for port in wiring.ports)
+    dilation = experiment.dilation or (
+        bmv2_dilation(fastest, experiment.mtu_bytes)
+        if bmv2
+        else choose_dilation(sorted({port.gbps for port in wiring.ports}))
+    )
+    least = bmv2_dilation(fastest, experiment.mtu_bytes, MOST_PACKETS_PER_S)
+    if bmv2 and dilation < least:
+        raise InputError(
+            f"dilation is {float(dilation):g}: BMv2 is exact up to {MOST_PACKETS_PER_S} packets/s a port, which takes "
+            f"{math.ceil(least)} or more here; give that, or leave it out"
+        )
     if 8 * dilation / fastest < 1:
         raise InputError(
             f"dilation is {float(dilation):g}: at {float(fastest):g} Gb/s a byte would take less than the clock's 1 ns; "
@@ -220,7 +255,17 @@ def prepare(experiment: Experiment) -> Scenario:
         _ports_of_link(wiring, failure.link)
     largest = max(demand.max_port_bytes for demand in demands)
     parameters = derive(experiment, wiring, largest)
-    return Scenario(experiment, demands, wiring, speeds, dilation, hosts_per_leaf, parameters)
+    return Scenario(experiment, demands, wiring, speeds, dilation, hosts_per_leaf, parameters, bmv2)
+
+
+def _installed_bmv2() -> installation.Installation:
+    """Raises CannotRunError in one line where something is missing that the BMv2 fabric needs."""
+    found = installation.find()
+    if found is None:
+        raise CannotRunError(f"fabric bmv2 {installation.NEEDED}; or use fabric kernel")
+    import testbed.fabric.bmv2.bindings  # noqa: F401 (says what is missing of P4Runtime)
+
+    return found
 
 
 def _ports_of_link(wiring: Wiring, link: str) -> tuple[int, int]:
@@ -373,7 +418,11 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         "balancing": int(Balancing[experiment.lb.upper()]),
         "sockets": min(MAX_SOCKETS, 1 + packets * _SKB_BYTES // _SOCKET_BYTES),
         "slot_ns": max(1, int(experiment.mtu_bytes * fastest_byte_ns)),
-        "links": experiment.links,
+        "links": scenario.links,
+        "fabric": experiment.fabric,
+        "bmv2": str(scenario.bmv2.program) if scenario.bmv2 else "",
+        "late_records": scenario.links == "veth",
+        "linger_ns": _linger_ns(scenario) if scenario.links == "veth" else 0,
         "trace": experiment.trace,
         "phases": phases,
     }
@@ -394,7 +443,8 @@ def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: i
     transport_bytes = packets * _PACKET_STATE_BYTES if scenario.experiment.loss_recovery != "none" else 0
     control_bytes = hosts * hosts * (_CONTROL_BYTES if run.cc != "none" else 0)
     used_bytes = min(packets, in_flight) * _SKB_BYTES + hosts * hosts * _FLOW_BYTES + len(ports) * _PORT_BYTES
-    return _BASE_MIB + (used_bytes + transport_bytes + control_bytes) // 2**20
+    switches_mib = _BMV2_MIB * len(scenario.wiring.switches) if scenario.bmv2 else 0
+    return _BASE_MIB + switches_mib + (used_bytes + transport_bytes + control_bytes) // 2**20
 
 
 def _constants(scenario: Scenario) -> dict[str, int]:
@@ -414,7 +464,18 @@ def _constants(scenario: Scenario) -> dict[str, int]:
         "loss_data": probability(experiment.loss_data),
         "loss_control": probability(experiment.loss_ack),
         "failing": bool(experiment.link_failure),
+        "tolerance_ns": _packet_ns(scenario, max(port.gbps for port in scenario.wiring.ports)) // _TOLERANCE,
     }
+
+
+def _packet_ns(scenario: Scenario, gbps: Fraction) -> int:
+    """Kernel time of a full packet."""
+    return int(scenario.experiment.mtu_bytes * 8 * scenario.dilation / gbps)
+
+
+def _linger_ns(scenario: Scenario) -> int:
+    """A switch that is a process is heard of when it sends, as a queue that is not empty does once a packet time."""
+    return _LINGER_PACKETS * _packet_ns(scenario, min(port.gbps for port in scenario.wiring.ports))
 
 
 def _allowance_ns(scenario: Scenario) -> int:

@@ -7,7 +7,7 @@ virtual-time kernel; minutes for 512 hosts). Here a node's shell starts when it 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from mininet.link import Intf, Link
@@ -123,19 +123,29 @@ class _FabricLink(Link):  # type: ignore[misc]
 class FabricNet(Mininet):  # type: ignore[misc]
     """A network of fabric switches, without controllers."""
 
-    def __init__(self, topo: Topo, wiring: Wiring, *, mtu_bytes: int, pairs: bool, isolated_hosts: bool) -> None:
+    def __init__(
+        self,
+        topo: Topo,
+        wiring: Wiring,
+        *,
+        mtu_bytes: int,
+        pairs: bool,
+        isolated_hosts: bool,
+        link_kind: str = LINK_KIND,
+        switch: Callable[..., FabricSwitch] = FabricSwitch,
+    ) -> None:
         """``pairs``: every link is a pair of interfaces; else the fabric makes one trunk for all of them.
 
         ``isolated_hosts``: each host in a network namespace of its own, for real applications; needs pairs.
+        ``link_kind``: what pairs are: netkit, or veth, for processes as switches and kernels before 6.7.
         """
         self.pairs = pairs
+        self.link_kind = link_kind
         self.wiring = wiring
         self._mtu_bytes = mtu_bytes
         self.isolated_hosts = isolated_hosts
         Mininet.inited = True  # Mininet.init raises limits by one sysctl process each; the stage has set them
-        super().__init__(
-            topo=topo, switch=FabricSwitch, host=FabricHost, link=_FabricLink, controller=None, build=False
-        )
+        super().__init__(topo=topo, switch=switch, host=FabricHost, link=_FabricLink, controller=None, build=False)
 
     def addHost(self, name: str, **params: Any) -> Any:  # noqa: N802
         """A host, with its namespace if hosts have one."""
@@ -164,7 +174,7 @@ class FabricNet(Mininet):  # type: ignore[misc]
                 if self.is_primary(port):
                     first, second = port, self.wiring.ports[port.peer]
                     netlink.add_pair(
-                        LINK_KIND,
+                        self.link_kind,
                         first.name,
                         PORT_IFINDEX_BASE + first.index,
                         second.name,

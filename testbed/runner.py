@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from controller import __version__
 from controller.errors import CannotRunError, InputError
 from testbed.experiment import Run, to_toml
-from testbed.job import USER_CONTROL, Job, Scenario, prepare_job
+from testbed.job import LOGS, USER_CONTROL, Job, Scenario, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
 from testbed.measure.store import write_atomically, write_table
 from testbed.stage.host.budget import check_budget
@@ -86,6 +87,7 @@ def run_schedule(
         watcher.start()
         machine.run("collective", on_line, limit_s=float(scenario.experiment.limit_s))
         data = collect(scenario, run.cc, work)
+        logs = {log.name: log.read_bytes() for log in sorted((work / LOGS).glob("*.log"))}
     figures = {
         **_identity(scenario, run),
         "cc_sha256": cc_sha256,
@@ -94,7 +96,7 @@ def run_schedule(
         "setup_s": round(marks["ready"] - begin, 3),
         "engine_s": round(engine_s, 3),
     }
-    return RunData(figures, data.flows, data.ports, data.counters, data.trace)
+    return replace(data, figures=figures, logs=logs)
 
 
 def _machine(scenario: Scenario, job: Job, work: Path, cpu: int | None, at_once: int) -> Machine:
@@ -128,6 +130,7 @@ def _identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, An
         "queue_bytes": parameters.queue_bytes,
         "ecn_kmin_bytes": parameters.ecn_kmin_bytes,
         "ecn_kmax_bytes": parameters.ecn_kmax_bytes,
+        "links": scenario.links,
         "rtt_ns": float(parameters.rtt_ns),
         "rto_ns": parameters.rto_ns,
         "link_failure": [
@@ -143,6 +146,7 @@ def _identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, An
         "python_version": platform.python_version(),
         "kernel_version": version,
         "kernel_key": key,
+        "bmv2_version": scenario.bmv2.version() if scenario.bmv2 else None,
     }
 
 
@@ -238,6 +242,8 @@ def prepare_folder(scenario: Scenario, out: Path) -> None:
             for run in json.loads((out / "result.json").read_text())["runs"]:
                 for name in TABLES:
                     (out / run["run"] / f"{name}.parquet").unlink(missing_ok=True)
+                for log in (out / run["run"]).glob("*.log"):
+                    log.unlink()
                 with contextlib.suppress(OSError):
                     (out / run["run"]).rmdir()
         for name in ("result.json", *PICTURES):
@@ -258,6 +264,8 @@ def _keep(out: Path, name: str, data: RunData, runs: list[dict[str, Any]]) -> No
         write_table(folder / "flows.parquet", data.flows)
         write_table(folder / "ports.parquet", data.ports)
         write_table(folder / "counters.parquet", data.counters)
+        for log, text in data.logs.items():
+            write_atomically(folder / log, text)
         if data.trace is not None:
             write_table(folder / "trace.parquet", data.trace)
         write_atomically(out / "result.json", (json.dumps({"runs": runs}, indent=1, allow_nan=False) + "\n").encode())

@@ -76,6 +76,16 @@ static __always_inline bool link_passed(struct __sk_buff *skb, __u32 index, stru
 	return true;
 }
 
+/* A packet that left port `left` is at port `index`. */
+static __always_inline int pass(struct __sk_buff *skb, __u32 index, __u32 left, struct packet *packet,
+				__u64 now_ns)
+{
+	if (!link_passed(skb, left, packet, now_ns))
+		return TC_ACT_SHOT;
+	return index < host_count ? nic_receive(skb, index, packet, now_ns)
+				  : switch_forward(skb, index, packet, now_ns);
+}
+
 /* A packet has come in at port `index`, from port `left`. */
 static __always_inline int arrive(struct __sk_buff *skb, __u32 index, __u32 left)
 {
@@ -91,10 +101,7 @@ static __always_inline int arrive(struct __sk_buff *skb, __u32 index, __u32 left
 		port_at(index)->foreign++;
 		return TC_ACT_SHOT;
 	}
-	if (!link_passed(skb, left, &packet, now_ns))
-		return TC_ACT_SHOT;
-	return index < host_count ? nic_receive(skb, index, &packet, now_ns)
-				  : switch_forward(skb, index, &packet, now_ns);
+	return pass(skb, index, left, &packet, now_ns);
 }
 
 SEC("tc")
@@ -116,6 +123,87 @@ int trunk_far_end(struct __sk_buff *skb)
 	if (left >= MAX_PORTS || port_at(left)->peer >= MAX_PORTS)
 		return TC_ACT_SHOT;
 	return arrive(skb, port_at(left)->peer, left);
+}
+
+/* ---- links of veth ----
+ *
+ * There the clock runs on while the packet is on its way, or a process has had it in between: it is taken to
+ * come when it was due, and how late it really was is noted.
+ */
+static __always_inline __u64 veth_arrival(struct __sk_buff *skb, __u64 now_ns)
+{
+	__u64 due_ns = packet_due(skb, now_ns);
+	__u64 late_ns = now_ns > due_ns ? now_ns - due_ns : 0;
+
+	if (late_ns > tolerance_ns)
+		record_head.late_packets++;
+	if (late_ns > record_head.lateness_max_ns)
+		record_head.lateness_max_ns = late_ns;
+	return due_ns;
+}
+
+/* Ingress hook of a NIC, and of a switch port of the in-kernel fabric. */
+SEC("tc")
+int veth_far_end(struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex - PORT_IFINDEX_BASE;
+	struct packet packet;
+
+	if (index >= MAX_PORTS || port_at(index)->peer >= MAX_PORTS)
+		return TC_ACT_SHOT;
+	if (!packet_parse(skb, &packet)) {
+		port_at(index)->foreign++;
+		return TC_ACT_SHOT;
+	}
+	return pass(skb, index, port_at(index)->peer, &packet, veth_arrival(skb, bpf_ktime_get_ns()));
+}
+
+/* Ingress hook of a switch port of BMv2, whose packet socket has its copy by now (net/core/dev.c: taps come
+ * before tc).
+ */
+SEC("tc")
+int process_ingress(struct __sk_buff *skb)
+{
+	veth_arrival(skb, bpf_ktime_get_ns());
+	return TC_ACT_SHOT;
+}
+
+/* Egress hook of a switch port of BMv2, when it begins to serve the packet: the link adds what BMv2 does not
+ * know of, the packet's own time on the wire and the propagation. An ACK whose next hop is its host ends
+ * here, as in the kernel's own fabric (switch.h).
+ */
+SEC("tc")
+int process_egress(struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex - PORT_IFINDEX_BASE;
+	__u64 now_ns = bpf_ktime_get_ns();
+	struct transport_header *transport;
+	struct packet packet;
+	struct port *port;
+	__u64 until_ns;
+
+	if (index >= MAX_PORTS)
+		return TC_ACT_SHOT;
+	port = port_at(index);
+	if (!packet_parse(skb, &packet)) {
+		port->foreign++;
+		return TC_ACT_SHOT;
+	}
+	until_ns = now_ns + wire_time_ns(packet.wire_bytes, port->byte_ns) + port->propagation_ns;
+	packet_note(skb, &packet);
+	if (!packet_is_control(&packet)) {
+		port_record(skb, index, &packet, packet_due(skb, now_ns), until_ns);
+		return port_hold(skb, index, until_ns);
+	}
+	port->control++;
+	if (until_ns > record_head.last_ns)
+		record_head.last_ns = until_ns;
+	transport = packet_transport(skb);
+	if (acknowledging && port->peer < host_count && transport && transport->kind != TRANSPORT_DATA) {
+		feedback_note(skb, transport, &packet, until_ns);
+		return TC_ACT_SHOT;
+	}
+	return port_hold(skb, index, until_ns);
 }
 
 char LICENSE[] SEC("license") = "GPL";

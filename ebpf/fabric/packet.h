@@ -95,6 +95,28 @@ static __always_inline struct transport_header *packet_transport(struct __sk_buf
 	return transport;
 }
 
+/* When a frame of the engine is due at the end of its link; see frame.h. */
+static __always_inline void packet_set_due(struct __sk_buff *skb, __u64 due_ns)
+{
+	void *data = packet_start(skb);
+
+	if (!packet_transport(skb) || data + FRAME_TRANSPORT_OFFSET > packet_end(skb))
+		return;
+	*(__u32 *)(data + FRAME_DUE_HIGH_OFFSET) = (__u32)(due_ns >> 32);
+	*(__u32 *)(data + FRAME_DUE_LOW_OFFSET) = (__u32)due_ns;
+}
+
+/* The same back; now_ns of any other packet. */
+static __always_inline __u64 packet_due(struct __sk_buff *skb, __u64 now_ns)
+{
+	void *data = packet_start(skb);
+
+	if (!packet_transport(skb) || data + FRAME_TRANSPORT_OFFSET > packet_end(skb))
+		return now_ns;
+	return (__u64) * (__u32 *)(data + FRAME_DUE_HIGH_OFFSET) << 32 |
+	       *(__u32 *)(data + FRAME_DUE_LOW_OFFSET);
+}
+
 /* Sets a 16-bit word of the IPv4 header, and the checksum after it (RFC 1624, equation 3). */
 static __always_inline void ipv4_set_word(void *data, __u32 offset, __u16 word)
 {

@@ -22,13 +22,30 @@
 /* In skb->mark of an answer that its NIC has accepted, where NICs have interfaces of their own. */
 #define PORT_ANSWER_MARK 0x80000000
 
+/* One record of a data packet that a port has accepted. */
+static __always_inline void port_record(struct __sk_buff *skb, __u32 index, const struct packet *packet,
+					__u64 arrival_ns, __u64 far_end_ns)
+{
+	struct record *record = &records[record_head.written & (RECORD_CAPACITY - 1)];
+
+	record_head.written++;
+	record->arrival_ns = arrival_ns;
+	record->far_end_ns = far_end_ns;
+	record->port = index;
+	record->wire_bytes = packet->wire_bytes;
+	if (tracing) {
+		record->source = packet->source;
+		record->destination = packet->destination;
+		record->psn = packet_psn(skb);
+	}
+}
+
 /* Data: when the packet will be at the far end, PORT_FULL if the queue had no room for it. */
 static __always_inline __u64 port_accept(struct __sk_buff *skb, __u32 index, struct port *port,
 					 const struct packet *packet, __u64 arrival_ns)
 {
 	__u64 idle_ns = arrival_ns + port->propagation_ns; /* clear_ns of a port that is idle */
 	__u64 clear_ns = port->clear_ns > idle_ns ? port->clear_ns : idle_ns;
-	struct record *record;
 
 	if (port->debt_bytes && clear_ns > idle_ns) /* an idle port has sent them meanwhile */
 		clear_ns += wire_time_ns(port->debt_bytes, port->byte_ns);
@@ -47,18 +64,7 @@ static __always_inline __u64 port_accept(struct __sk_buff *skb, __u32 index, str
 		arrival->accepted_bytes = port->accepted_bytes;
 	}
 	port->accepted++;
-
-	record = &records[record_head.written & (RECORD_CAPACITY - 1)];
-	record_head.written++;
-	record->arrival_ns = arrival_ns;
-	record->far_end_ns = clear_ns;
-	record->port = index;
-	record->wire_bytes = packet->wire_bytes;
-	if (tracing) {
-		record->source = packet->source;
-		record->destination = packet->destination;
-		record->psn = packet_psn(skb);
-	}
+	port_record(skb, index, packet, arrival_ns, clear_ns);
 	return clear_ns;
 }
 
@@ -183,6 +189,8 @@ static __always_inline int port_hold(struct __sk_buff *skb, __u32 index, __u64 u
 {
 	bool control = (skb->cb[4] & 0xff) >= TOS_CONTROL;
 
+	if (veth)
+		packet_set_due(skb, until_ns);
 	skb->tstamp = until_ns;
 	bpf_set_hash(skb, 2 * index + control + 1);
 	return TC_ACT_OK;

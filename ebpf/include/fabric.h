@@ -77,9 +77,10 @@ struct record_head {
 	__u64 feedback_written; /* likewise */
 	__u64 delivered_bytes; /* wire bytes that reached their hosts, each packet once */
 	__u64 delivered_packets;
-	__u64 late_packets; /* that did not come when they were due */
+	__u64 late_packets; /* that came later than they were due, by more than is tolerated */
 	__u64 acks, nacks; /* sent */
 	__u64 last_ns; /* latest time at which a packet will be at the end of a link */
+	__u64 lateness_max_ns;
 };
 
 /* An ACK or NACK, noted before it is at its host: at the latest where it enters the last link. In this time

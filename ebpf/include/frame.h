@@ -13,6 +13,9 @@
  * The transport header starts at byte 46: with the two bytes (NET_IP_ALIGN) by which the kernel sets a frame
  * off, that is a multiple of 8, which the verifier demands where unaligned access is not cheap. All that a
  * switch reads lies in the first 46 bytes, in one line of the processor's cache.
+ *
+ * Nobody forwards by the Ethernet addresses. Where links are veth, the sender of a frame notes in them when
+ * it is due at the other end of the link: no other place of an skb outlives a switch that is a process.
  */
 #ifndef INCASTFREE_FRAME_H
 #define INCASTFREE_FRAME_H
@@ -20,6 +23,8 @@
 #include <linux/types.h>
 
 #define FRAME_ETHERNET_BYTES     14
+#define FRAME_DUE_HIGH_OFFSET    2 /* __u32 each, in the order of this machine's bytes */
+#define FRAME_DUE_LOW_OFFSET     6
 #define FRAME_TOS_OFFSET         15 /* DSCP and ECN: RFC 2474, RFC 3168 */
 #define FRAME_IPV4_LENGTH_OFFSET 16
 #define FRAME_PSN_OFFSET         42 /* __be32: packet sequence number within the flow */

@@ -126,6 +126,10 @@ class EngineInput:
     sockets: int
     epoch_ns: int
     """The common start, on the kernel's monotonic clock: at least a second away."""
+    late_records: bool
+    """The fabric writes a record when a packet leaves a port, and while the engine reads: all are measured in the end."""
+    linger_ns: int
+    """So long may a packet be where no record tells of it: a phase ends when nothing was heard of for so long."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,8 @@ class EngineOutput(TypedDict):
     packet_hops: int
     late_packets: int
     """That did not reach the end of a link when they were due: 0, or no time is exact."""
+    lateness_max_ns: int
+    """Where links are veth: how late the latest packet was."""
     acks: int
     nacks: int
     """Sent by the receivers."""
@@ -210,6 +216,8 @@ def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_f
         probe_ns=given.probe_ns,
         tail_probe_ns=given.tail_probe_ns,
         epoch_ns=given.epoch_ns,
+        linger_ns=given.linger_ns,
+        late_records=given.late_records,
         dilation=given.dilation,
         controls=controls.objects,
         calls_on_sent=controls.calls_on_sent,

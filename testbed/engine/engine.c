@@ -41,11 +41,10 @@ static int govern(struct engine *engine, struct flow_state *flow, double answer)
 								: (int64_t)answer;
 	} else {
 		const uint64_t *byte_ns = engine->byte_ns.buf;
-		uint64_t line_byte_ns = byte_ns[flow->flow->source];
+		uint64_t line_byte_ns = byte_ns[flow->source];
 		double line_bps = 8e9 * engine->dilation * 4294967296.0 / (double)line_byte_ns;
 		double share = answer / line_bps * (double)RATE_ONE;
-		uint32_t ceiling =
-			flow->flow->steps ? flow->flow->steps : UINT32_MAX; /* the schedule's own */
+		uint32_t ceiling = flow->ceiling_steps ? flow->ceiling_steps : UINT32_MAX;
 
 		flow->steps = share < 1 ? 1 : share >= (double)ceiling ? ceiling : (uint32_t)share;
 		flow->gap_ns = (uint64_t)((double)wire_time_ns(engine->mtu_bytes, line_byte_ns) *
@@ -171,7 +170,7 @@ static int run_timers(struct engine *engine, uint64_t now)
 		if (transport_find_losses(&engine->transport, flow, now, true, on_loss, engine))
 			return -1;
 		if (transport_probe(&engine->transport, flow, now) || flow->lost != lost)
-			sender_update(&engine->senders[flow->flow->source], flow, now);
+			sender_update(&engine->senders[flow->source], flow, now);
 	}
 	return 0;
 }
@@ -226,24 +225,37 @@ static int grow_pending(struct engine *engine)
 	return 0;
 }
 
+/* How many entries of a ring are taken, `written` of them now. While virtual time stands still nobody writes,
+ * and the ring starts anew each time, so that what is in use of it stays in the processor's cache.
+ */
+static uint64_t take(const struct engine *engine, __u64 *counter, uint64_t written)
+{
+	if (engine->late_records)
+		return written;
+	*counter = 0;
+	return 0;
+}
+
 /* Sorts what the fabric noted for the hosts, each host's in the order of arrival. */
 static int read_feedback(struct engine *engine)
 {
 	const struct feedback *ring = engine->feedback.buf;
 	uint64_t written = engine_head(engine)->feedback_written;
+	uint64_t taken = engine->feedback_taken;
 
-	if (written > FEEDBACK_CAPACITY) {
+	if (written - taken > FEEDBACK_CAPACITY) {
 		PyErr_Format(PyExc_RuntimeError, "the fabric noted %llu answers in one period, more than %u",
-			     (unsigned long long)written, FEEDBACK_CAPACITY);
+			     (unsigned long long)(written - taken), FEEDBACK_CAPACITY);
 		return -1;
 	}
-	engine_head(engine)->feedback_written = 0;
-	engine->heard += written;
-	for (uint64_t i = 0; i < written; i++) {
+	engine->feedback_taken = take(engine, &engine_head(engine)->feedback_written, written);
+	engine->heard += written - taken;
+	for (uint64_t i = taken; i < written; i++) {
+		const struct feedback *heard = &ring[i & (FEEDBACK_CAPACITY - 1)];
 		uint32_t place = engine->pending_free;
 		struct queue *arriving;
 
-		if (ring[i].source >= engine->host_count || ring[i].destination >= engine->host_count) {
+		if (heard->source >= engine->host_count || heard->destination >= engine->host_count) {
 			PyErr_SetString(PyExc_RuntimeError,
 					"the fabric noted an answer of hosts that there are not");
 			return -1;
@@ -255,8 +267,8 @@ static int read_feedback(struct engine *engine)
 				return -1;
 			place = engine->pending_used++;
 		}
-		arriving = &engine->arriving[ring[i].source];
-		engine->pending[place].feedback = ring[i];
+		arriving = &engine->arriving[heard->source];
+		engine->pending[place].feedback = *heard;
 		enqueue(engine->pending, arriving, place);
 	}
 	return 0;
@@ -281,32 +293,68 @@ static int trace(struct engine *engine, const void *records, size_t bytes)
 	return 0;
 }
 
+static int keep(struct engine *engine, const struct record *record)
+{
+	if (engine->kept_count == engine->kept_capacity) {
+		size_t capacity = engine->kept_capacity ? 2 * engine->kept_capacity : 1024;
+		struct record *larger = realloc(engine->kept, capacity * sizeof(*larger));
+
+		if (!larger)
+			return -1;
+		engine->kept = larger;
+		engine->kept_capacity = capacity;
+	}
+	engine->kept[engine->kept_count++] = *record;
+	return 0;
+}
+
 static int read_records(struct engine *engine)
 {
 	const struct record *ring = engine->records.buf;
 	uint64_t written = engine_head(engine)->written;
+	uint64_t taken = engine->records_taken;
 
-	if (written > RECORD_CAPACITY) {
+	if (written - taken > RECORD_CAPACITY) {
 		PyErr_Format(PyExc_RuntimeError, "the fabric wrote %llu records in one period, more than %u",
-			     (unsigned long long)written, RECORD_CAPACITY);
+			     (unsigned long long)(written - taken), RECORD_CAPACITY);
 		return -1;
 	}
-	/* From the start each time, so that the records in use stay in the processor's cache. No packet can
-	 * move while this runs: virtual time stands still.
-	 */
-	engine_head(engine)->written = 0;
-	engine->packet_hops += written;
-	for (uint64_t i = 0; i < written; i++) {
-		const struct record *record = &ring[i];
+	engine->records_taken = take(engine, &engine_head(engine)->written, written);
+	engine->packet_hops += written - taken;
+	for (uint64_t i = taken; i < written; i++) {
+		const struct record *record = &ring[i & (RECORD_CAPACITY - 1)];
 
 		if (record->far_end_ns > engine->last_far_end_ns)
 			engine->last_far_end_ns = record->far_end_ns;
-		if (measure_record(&engine->measure, record)) {
+		if (engine->late_records ? keep(engine, record) : measure_record(&engine->measure, record)) {
 			PyErr_NoMemory();
 			return -1;
 		}
 	}
-	return trace(engine, ring, written * sizeof(*ring));
+	return engine->late_records ? 0 : trace(engine, ring, written * sizeof(*ring));
+}
+
+/* By arrival, and of one port in the order of departure. */
+static int compare_records(const void *left, const void *right)
+{
+	const struct record *a = left, *b = right;
+
+	if (a->arrival_ns != b->arrival_ns)
+		return a->arrival_ns < b->arrival_ns ? -1 : 1;
+	return (a->far_end_ns > b->far_end_ns) - (a->far_end_ns < b->far_end_ns);
+}
+
+int engine_finish(struct engine *engine)
+{
+	if (engine->kept_count)
+		qsort(engine->kept, engine->kept_count, sizeof(*engine->kept), compare_records);
+	for (size_t i = 0; i < engine->kept_count; i++)
+		if (measure_record(&engine->measure, &engine->kept[i])) {
+			PyErr_NoMemory();
+			return -1;
+		}
+	measure_finish(&engine->measure, engine->last_far_end_ns);
+	return trace(engine, engine->kept, engine->kept_count * sizeof(*engine->kept));
 }
 
 static void report_progress(struct engine *engine, uint64_t time_ns, uint64_t *reported)
@@ -335,7 +383,9 @@ static bool is_complete(const struct engine *engine, uint64_t wake_ns)
 {
 	const struct record_head *noted = engine_head(engine);
 
-	if (engine->last_far_end_ns >= wake_ns || noted->last_ns >= wake_ns || noted->feedback_written)
+	if (engine->last_far_end_ns + engine->linger_ns >= wake_ns ||
+	    noted->last_ns + engine->linger_ns >= wake_ns ||
+	    noted->feedback_written != engine->feedback_taken)
 		return false;
 	if (engine_has_transport(engine))
 		return engine->done_flows == engine->flow_count;
@@ -375,16 +425,17 @@ int engine_drive(struct engine *engine)
 static int allocate(struct engine *engine, size_t count)
 {
 	engine->senders = calloc(engine->host_count, sizeof(*engine->senders));
-	engine->flow_storage = calloc(count + 1, sizeof(*engine->flow_storage));
+	engine->flow_storage = aligned_alloc(CACHE_LINE_BYTES, (count + 1) * sizeof(*engine->flow_storage));
 	engine->list_storage = calloc(count + 1, sizeof(*engine->list_storage));
+	engine->place_storage = calloc(count + 1, sizeof(*engine->place_storage));
 	engine->heap_storage = calloc(count + 1, sizeof(*engine->heap_storage));
 	engine->flow_of = calloc((size_t)engine->host_count * engine->host_count, sizeof(*engine->flow_of));
 	engine->arriving = calloc(engine->host_count, sizeof(*engine->arriving));
 	engine->pending_capacity = 1024;
 	engine->pending = calloc(engine->pending_capacity, sizeof(*engine->pending));
 	engine->pending_used = 1;
-	return engine->senders && engine->flow_storage && engine->list_storage && engine->heap_storage &&
-			       engine->flow_of && engine->arriving && engine->pending
+	return engine->senders && engine->flow_storage && engine->list_storage && engine->place_storage &&
+			       engine->heap_storage && engine->flow_of && engine->arriving && engine->pending
 		       ? 0
 		       : -1;
 }
@@ -396,10 +447,15 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 
 	engine->flow_of[flow->source * engine->host_count + flow->destination] = (uint32_t)place;
 	engine->flow_storage[place] = (struct flow_state){
-		.flow = flow,
+		.source = (uint16_t)flow->source,
+		.destination = (uint16_t)flow->destination,
+		.packets = flow->packets,
+		.last_bytes = (uint16_t)flow->last_bytes,
+		.open_loop = !engine_has_transport(engine),
 		.ready_ns = engine->epoch_ns + start_ns[flow->source] + flow->ready_ns,
 		.steps = flow->steps,
-		.mtu_bytes = engine->mtu_bytes,
+		.ceiling_steps = flow->steps,
+		.mtu_bytes = (uint16_t)engine->mtu_bytes,
 		.window_bytes = INT64_MAX / 2,
 		.first = engine->expected_packets,
 		/* Without a pace of its own a flow waits for the others of its host. */
@@ -424,7 +480,7 @@ int engine_prepare(struct engine *engine)
 	engine_head(engine)->written = 0;
 	engine_head(engine)->feedback_written = 0;
 	engine_head(engine)->late_packets = 0;
-	engine_head(engine)->last_ns = 0;
+	engine_head(engine)->last_ns = engine_head(engine)->lateness_max_ns = 0;
 	engine_head(engine)->acks = engine_head(engine)->nacks = 0;
 	engine->delivered_before = engine_head(engine)->delivered_packets;
 	engine->controls.epoch_ns = engine->epoch_ns;
@@ -443,7 +499,8 @@ int engine_prepare(struct engine *engine)
 		sender_init(&engine->senders[host],
 			    engine->controls.kind == CONTROL_RATE ? SELF_PACED : engine->discipline,
 			    engine->flow_storage + first, last - first, byte_ns[host],
-			    engine->list_storage + first, engine->heap_storage + first);
+			    engine->list_storage + first, engine->place_storage + first,
+			    engine->heap_storage + first);
 		if (host + 1 == engine->host_count && last != count) {
 			PyErr_SetString(PyExc_ValueError, "flows must be sorted by source");
 			return -1;
@@ -476,10 +533,12 @@ void engine_free(struct engine *engine)
 	free(engine->senders);
 	free(engine->flow_storage);
 	free(engine->list_storage);
+	free(engine->place_storage);
 	free(engine->heap_storage);
 	free(engine->flow_of);
 	free(engine->arriving);
 	free(engine->pending);
+	free(engine->kept);
 	transport_free(&engine->transport);
 	measure_free(&engine->measure);
 }

@@ -45,6 +45,8 @@ struct engine {
 	enum discipline discipline;
 	enum balancing balancing;
 	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns;
+	uint64_t linger_ns; /* so long may a packet be where no record tells of it */
+	bool late_records; /* they come when packets leave a port, and while the engine reads them */
 	double dilation;
 	int ifindex, sockets, progress_fd, trace_fd;
 	/* Its own. */
@@ -54,10 +56,13 @@ struct engine {
 	uint64_t time_ns; /* of what is being acted on */
 	uint64_t heard; /* ACKs and NACKs */
 	uint32_t flow_count, done_flows;
+	uint64_t records_taken, feedback_taken; /* of what the fabric has written */
+	struct record *kept; /* late records, until all are there */
+	size_t kept_count, kept_capacity;
 	uint32_t turn; /* of the flows whose timers are looked at */
 	struct sender *senders;
 	struct flow_state *flow_storage;
-	uint32_t *list_storage;
+	uint32_t *list_storage, *place_storage;
 	struct heap_entry *heap_storage;
 	uint32_t *flow_of; /* host_count x host_count: its place in flow_storage */
 	struct transport transport;
@@ -83,6 +88,8 @@ static inline bool engine_has_transport(const struct engine *engine)
 int engine_prepare(struct engine *engine);
 /* Sends and measures until all is done. 0, or -1 with an exception. */
 int engine_drive(struct engine *engine);
+/* Measures what was kept until all had come. 0, or -1 with an exception. */
+int engine_finish(struct engine *engine);
 /* Frees what engine_prepare made, whole or in part. */
 void engine_free(struct engine *engine);
 

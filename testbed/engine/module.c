@@ -42,11 +42,12 @@ static PyObject *results(struct engine *engine)
 	for (uint32_t port = 0; port < measure->port_count; port++)
 		deepest[port] = measure->ports[port].max_queue_bytes;
 	dict = Py_BuildValue(
-		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#}", "epoch_ns",
+		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#}", "epoch_ns",
 		(unsigned long long)engine->epoch_ns, "sent_packets",
 		(unsigned long long)engine->sent_packets, "packet_hops",
 		(unsigned long long)engine->packet_hops, "late_packets",
-		(unsigned long long)engine_head(engine)->late_packets, "acks",
+		(unsigned long long)engine_head(engine)->late_packets, "lateness_max_ns",
+		(unsigned long long)engine_head(engine)->lateness_max_ns, "acks",
 		(unsigned long long)engine_head(engine)->acks, "nacks",
 		(unsigned long long)engine_head(engine)->nacks, "heard", (unsigned long long)engine->heard,
 		"total_queue_max_bytes", (unsigned long long)measure->max_total_bytes, "bucket_ns",
@@ -90,30 +91,28 @@ static void release(struct engine *engine)
 
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {"flows",     "byte_ns",    "start_ns",     "propagation_ns",
-				"windows",   "head",       "records",      "ports",
-				"feedback",  "mtu_bytes",  "seed",         "discipline",
-				"balancing", "recovery",   "control_kind", "period_ns",
-				"lead_ns",   "limit_ns",   "bucket_ns",    "slot_ns",
-				"rto_ns",    "reorder_ns", "probe_ns",     "tail_probe_ns",
-				"epoch_ns",  "dilation",   "controls",     "calls_on_sent",
-				"ifindex",   "sockets",    "progress_fd",  "trace_fd",
-				NULL};
+	static char *names[] = {"flows",     "byte_ns",    "start_ns",    "propagation_ns", "windows",
+				"head",      "records",    "ports",       "feedback",       "mtu_bytes",
+				"seed",      "discipline", "balancing",   "recovery",       "control_kind",
+				"period_ns", "lead_ns",    "limit_ns",    "bucket_ns",      "slot_ns",
+				"rto_ns",    "reorder_ns", "probe_ns",    "tail_probe_ns",  "epoch_ns",
+				"linger_ns", "dilation",   "controls",    "calls_on_sent",  "late_records",
+				"ifindex",   "sockets",    "progress_fd", "trace_fd",       NULL};
 	struct engine engine = {0};
 	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rto_ns, reorder_ns, probe_ns,
-		tail_probe_ns, epoch_ns;
+		tail_probe_ns, epoch_ns, linger_ns;
 	PyObject *dict = NULL, *controls;
-	int discipline, balancing, recovery, kind, calls_on_sent;
+	int discipline, balancing, recovery, kind, calls_on_sent, late_records;
 
 	(void)self;
 	if (!PyArg_ParseTupleAndKeywords(
-		    args, keywords, "y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKdOpiiii", names, &engine.flows,
+		    args, keywords, "y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKdOppiiii", names, &engine.flows,
 		    &engine.byte_ns, &engine.start_ns, &engine.propagation_ns, &engine.windows, &engine.head,
 		    &engine.records, &engine.ports, &engine.feedback, &engine.mtu_bytes, &engine.seed,
 		    &discipline, &balancing, &recovery, &kind, &period_ns, &lead_ns, &limit_ns, &bucket_ns,
-		    &slot_ns, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns, &epoch_ns, &engine.dilation,
-		    &controls, &calls_on_sent, &engine.ifindex, &engine.sockets, &engine.progress_fd,
-		    &engine.trace_fd))
+		    &slot_ns, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns, &epoch_ns, &linger_ns,
+		    &engine.dilation, &controls, &calls_on_sent, &late_records, &engine.ifindex,
+		    &engine.sockets, &engine.progress_fd, &engine.trace_fd))
 		goto out;
 	engine.discipline = (enum discipline)discipline;
 	engine.balancing = (enum balancing)balancing;
@@ -126,6 +125,8 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 				   .tail_probe_ns = tail_probe_ns};
 	engine.period_ns = period_ns;
 	engine.epoch_ns = epoch_ns;
+	engine.linger_ns = linger_ns;
+	engine.late_records = late_records;
 	engine.lead_ns = lead_ns;
 	engine.limit_ns = limit_ns;
 	engine.bucket_ns = bucket_ns;
@@ -139,9 +140,8 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 		PyErr_SetString(PyExc_ValueError, "an argument has the wrong size or is out of range");
 		goto out;
 	}
-	if (engine_prepare(&engine) || engine_drive(&engine))
+	if (engine_prepare(&engine) || engine_drive(&engine) || engine_finish(&engine))
 		goto out;
-	measure_finish(&engine.measure, engine.last_far_end_ns);
 	dict = results(&engine);
 out:
 	release(&engine);

@@ -27,10 +27,10 @@ static int earlier(struct heap_entry a, struct heap_entry b)
 	return a.next_ns != b.next_ns ? a.next_ns < b.next_ns : a.flow < b.flow;
 }
 
-static void place(struct sender *sender, uint32_t i, struct heap_entry entry)
+static void put(struct sender *sender, uint32_t i, struct heap_entry entry)
 {
 	sender->heap[i] = entry;
-	sender->flows[entry.flow].place = i;
+	sender->places[entry.flow] = i;
 }
 
 static void sift_down(struct sender *sender, uint32_t i)
@@ -46,10 +46,10 @@ static void sift_down(struct sender *sender, uint32_t i)
 			child++;
 		if (!earlier(heap[child], moving))
 			break;
-		place(sender, i, heap[child]);
+		put(sender, i, heap[child]);
 		i = child;
 	}
-	place(sender, i, moving);
+	put(sender, i, moving);
 }
 
 static void sift_up(struct sender *sender, uint32_t i)
@@ -57,8 +57,8 @@ static void sift_up(struct sender *sender, uint32_t i)
 	struct heap_entry moving = sender->heap[i];
 
 	for (; i && earlier(moving, sender->heap[(i - 1) / 2]); i = (i - 1) / 2)
-		place(sender, i, sender->heap[(i - 1) / 2]);
-	place(sender, i, moving);
+		put(sender, i, sender->heap[(i - 1) / 2]);
+	put(sender, i, moving);
 }
 
 static void heap_remove_first(struct sender *sender)
@@ -98,7 +98,8 @@ static void enter(struct sender *sender, struct flow_state *flow, uint64_t now_n
 }
 
 void sender_init(struct sender *sender, enum discipline discipline, struct flow_state *flows, uint32_t count,
-		 uint64_t byte_ns, uint32_t *list_storage, struct heap_entry *heap_storage)
+		 uint64_t byte_ns, uint32_t *list_storage, uint32_t *place_storage,
+		 struct heap_entry *heap_storage)
 {
 	*sender = (struct sender){
 		.discipline = discipline,
@@ -106,6 +107,7 @@ void sender_init(struct sender *sender, enum discipline discipline, struct flow_
 		.count = count,
 		.flows = flows,
 		.list = list_storage,
+		.places = place_storage,
 		.heap = heap_storage,
 	};
 	for (uint32_t i = 0; i < count; i++)
@@ -117,6 +119,7 @@ void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_
 {
 	struct heap_entry *entry;
 	uint64_t due_ns;
+	uint32_t place;
 
 	if (!flow->waiting) {
 		if (flow_may_send(flow))
@@ -125,7 +128,8 @@ void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_
 	}
 	if (sender->discipline == ROUND_ROBIN || !flow_may_send(flow))
 		return; /* what may no longer send leaves when its turn comes */
-	entry = &sender->heap[flow->place];
+	place = sender->places[index_of(sender, flow)];
+	entry = &sender->heap[place];
 	/* A higher rate does not reach back: what was not due before becomes so now, and the clock goes on
 	 * from here. */
 	due_ns = entry->next_ns < now_ns ? entry->next_ns : now_ns;
@@ -134,8 +138,8 @@ void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_
 		flow->clock.departed_ns += due_ns - entry->next_ns;
 		entry->next_ns = due_ns;
 	}
-	sift_up(sender, flow->place);
-	sift_down(sender, flow->place);
+	sift_up(sender, place);
+	sift_down(sender, sender->places[index_of(sender, flow)]);
 }
 
 /* The flow whose turn it is, NULL if there is none. */
@@ -176,8 +180,8 @@ struct flow_state *sender_take(struct sender *sender, struct transport *transpor
 	struct flow_state *flow = next_flow(sender);
 
 	packet->wire_bytes = flow_next_bytes(flow);
-	packet->source = flow->flow->source;
-	packet->destination = flow->flow->destination;
+	packet->source = flow->source;
+	packet->destination = flow->destination;
 	/* A paced packet is ready when its flow was, and the NIC's clock says when it leaves. */
 	packet->ready_ns = sender->discipline == PACED ? flow->ready_ns : start_ns;
 	packet->number = flow->transmissions++;

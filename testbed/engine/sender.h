@@ -30,6 +30,7 @@ struct sender {
 	uint32_t *list; /* round robin: a ring of count entries, in the order of their turns */
 	uint32_t first; /* of it */
 	struct heap_entry *heap; /* paced: by next_ns, then by the order of the flows */
+	uint32_t *places; /* in it, by flow */
 };
 
 struct packet {
@@ -43,7 +44,8 @@ struct packet {
  * entries each.
  */
 void sender_init(struct sender *sender, enum discipline discipline, struct flow_state *flows, uint32_t count,
-		 uint64_t byte_ns, uint32_t *list_storage, struct heap_entry *heap_storage);
+		 uint64_t byte_ns, uint32_t *list_storage, uint32_t *place_storage,
+		 struct heap_entry *heap_storage);
 /* When the next packet starts into the port, UINT64_MAX if none may be sent. */
 uint64_t sender_next_ns(struct sender *sender);
 /* Takes that packet, and returns its flow. */

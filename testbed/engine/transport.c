@@ -64,7 +64,7 @@ uint32_t transport_send(struct transport *transport, struct flow_state *flow, ui
 	flow->probe = false;
 	flow->in_flight_bytes += bytes;
 	/* What the sender then waits for is to be answered at once. */
-	if (flow->next == flow->flow->packets || flow->in_flight_bytes + (int64_t)bytes >= flow->window_bytes)
+	if (flow->next == flow->packets || flow->in_flight_bytes + (int64_t)bytes >= flow->window_bytes)
 		*flags |= TRANSPORT_ACK_REQUEST;
 	transport->sent_ns[at] = now_ns;
 	transport->fate[at] = PACKET_OUT;
@@ -151,7 +151,7 @@ struct news transport_ack(struct transport *transport, struct flow_state *flow, 
 		flow->probe = false;
 		flow->credit_bytes = 0;
 	}
-	if (flow->cumulative == flow->flow->packets && !flow->done) {
+	if (flow->cumulative == flow->packets && !flow->done) {
 		flow->done = true;
 		flow->done_ns = ack->arrival_ns;
 	}
@@ -224,7 +224,7 @@ int transport_find_losses(struct transport *transport, struct flow_state *flow, 
 
 bool transport_probe(struct transport *transport, struct flow_state *flow, uint64_t now_ns)
 {
-	bool tail = flow->next == flow->flow->packets;
+	bool tail = flow->next == flow->packets;
 	uint64_t wait_ns = (tail ? transport->tail_probe_ns : transport->probe_ns) +
 			   transport->ack_packets * flow->gap_ns + 2 * flow->silence_ns;
 	uint8_t *fate = transport->fate + flow->first;

@@ -26,37 +26,48 @@ struct flow { /* as Python lays them out: see testbed/engine/__init__.py */
 	uint32_t word; /* of the receiver's bits; see ebpf/include/fabric.h */
 };
 
+/* Three lines of the processor's cache, since with many flows each look at one misses it: what every packet
+ * that is sent needs, what it needs besides where there is a transport, and what answers and losses need.
+ */
+#define CACHE_LINE_BYTES 64
+
 struct flow_state {
-	const struct flow *flow;
-	/* The sender's. */
 	struct edt_flow clock; /* the NIC's, as it is after the latest packet */
 	uint64_t ready_ns; /* kernel time */
-	uint32_t steps;
-	uint32_t place; /* in the heap */
+	uint32_t packets;
+	uint32_t next; /* new packet to send */
+	uint32_t lost; /* packets to be sent again */
+	uint32_t lost_from; /* none below */
+	uint32_t steps; /* of the line rate; 0: not paced */
+	uint32_t transmissions;
+	uint16_t source, destination;
+	uint16_t mtu_bytes, last_bytes;
+	bool open_loop; /* no window: nothing is acknowledged */
 	bool waiting; /* in the list or heap */
 	bool probe; /* one packet may pass over the window */
 	bool done; /* all is acknowledged */
 	bool recovering; /* SACKs have shown losses that are not yet sent again */
-	/* The transport's. */
-	uint32_t mtu_bytes;
-	uint32_t transmissions;
-	uint32_t next; /* new packet to send */
-	uint32_t cumulative; /* all below are acknowledged */
-	uint32_t out; /* packets of whose fate nothing is known: SACKs lag behind the receiver's counter */
-	uint32_t lost; /* packets to be sent again */
-	uint32_t lost_from; /* none below */
-	int64_t in_flight_bytes, window_bytes;
+
+	_Alignas(CACHE_LINE_BYTES) int64_t in_flight_bytes;
+	int64_t window_bytes;
 	int64_t credit_bytes; /* that came in during recovery: so much may be sent again beyond the window */
-	uint64_t received_bytes; /* as the receiver last said */
+	uint64_t first; /* of its packets in the tables below */
 	uint64_t oldest_ns; /* nothing that is out was sent before */
-	uint64_t newest_ns; /* of what has come in, the latest to have been sent */
 	uint64_t heard_ns; /* latest answer, or first packet after a pause, or probe */
+	uint32_t out; /* packets of whose fate nothing is known: SACKs lag behind the receiver's counter */
+	uint32_t cumulative; /* all below are acknowledged */
+	uint32_t retransmissions;
+
+	_Alignas(CACHE_LINE_BYTES) uint64_t received_bytes; /* as the receiver last said */
+	uint64_t newest_ns; /* of what has come in, the latest to have been sent */
 	uint64_t silence_ns; /* longest wait for an answer of late: what passes for normal */
 	uint64_t done_ns; /* last ACK */
 	uint64_t gap_ns; /* between two packets of the flow, for its timeouts */
-	uint64_t first; /* of its packets in the tables below */
-	uint32_t nacks, timeouts, sack_losses, probes, retransmissions;
+	uint32_t ceiling_steps; /* the schedule's own rate, above which no control goes; 0: none */
+	uint32_t nacks, timeouts, sack_losses, probes;
 };
+
+_Static_assert(sizeof(struct flow_state) == 3 * CACHE_LINE_BYTES, "a flow has three lines");
 
 enum packet_fate {
 	PACKET_UNSENT,
@@ -93,7 +104,7 @@ struct news {
 
 static inline uint32_t flow_packet_bytes(const struct flow_state *flow, uint32_t psn)
 {
-	return psn + 1 == flow->flow->packets ? flow->flow->last_bytes : flow->mtu_bytes;
+	return psn + 1 == flow->packets ? flow->last_bytes : flow->mtu_bytes;
 }
 
 /* Of the packet that flow_may_send is about. */
@@ -104,8 +115,10 @@ static inline uint32_t flow_next_bytes(const struct flow_state *flow)
 
 static inline bool flow_may_send(const struct flow_state *flow)
 {
-	if (!flow->lost && flow->next >= flow->flow->packets)
+	if (!flow->lost && flow->next >= flow->packets)
 		return false;
+	if (flow->open_loop)
+		return true;
 	if (flow->lost && flow->credit_bytes >= (int64_t)flow_next_bytes(flow))
 		return true;
 	return flow->probe || flow->in_flight_bytes + (int64_t)flow_next_bytes(flow) <= flow->window_bytes;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +54,8 @@ class RunData:
     counters: dict[str, NDArray[Any]]
     """One row a port, over all phases."""
     trace: dict[str, NDArray[Any]] | None
+    logs: dict[str, bytes] = field(default_factory=dict)
+    """Of switches that are processes, by file name."""
 
 
 @dataclass
@@ -127,6 +129,7 @@ def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
         "inflation_last_ack": last_ack_ns / lower_bound_ns - 1 if last_ack_ns is not None else None,
         "bottleneck": ", ".join(scenario.bottleneck_names),
         "bottleneck_busy": _busy(scenario, phases, bounds_ns),
+        "lateness_max_ns": round(_lateness_max_ns(phases) / float(scenario.dilation), _DIGITS),
         "hot_queue_max_bytes": int(deepest[facing].max()),
         "hot_host": wiring.hosts[hot] if deepest[facing[hot]] else None,
         "fabric_queue_max_bytes": int(deepest[others].max()) if len(others) else 0,
@@ -140,7 +143,6 @@ def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
         "nacked_share": sum(int(phase.sending["nacks"].sum()) for phase in phases) / packets,
         "duplicates": sum(int(phase.receives["duplicates"].sum()) for phase in phases),
         "late_packets": sum(phase.output["late_packets"] for phase in phases),
-        "lateness_max_ns": _lateness_max_ns(phases),
         "control_hops": counters["control"],
         "packet_hops": sum(phase.output["packet_hops"] for phase in phases),
         "receiver_done_ns": [None if np.isnan(t) else round(float(t), _DIGITS) for t in done],
@@ -193,8 +195,8 @@ def _check_sound(scenario: Scenario, phases: list[_Phase], cc: str) -> None:
 
 
 def _lateness_max_ns(phases: list[_Phase]) -> int:
-    """Of the packet that came latest after it was due, in kernel time: of meaning in real time."""
-    return max(int(phase.output.get("lateness_max_ns", 0)) for phase in phases)
+    """Of the packet that came latest after it was due, in kernel time."""
+    return max(int(phase.output["lateness_max_ns"]) for phase in phases)
 
 
 def _mean(times_ns: NDArray[np.float64]) -> float | None:
@@ -213,6 +215,7 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         "inflation_last_ack": 0,
         "bottleneck": None,
         "bottleneck_busy": None,
+        "lateness_max_ns": 0,
         "hot_queue_max_bytes": 0,
         "hot_host": None,
         "fabric_queue_max_bytes": 0,
@@ -223,7 +226,6 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         "nacked_share": 0,
         "duplicates": 0,
         "late_packets": 0,
-        "lateness_max_ns": 0,
         "control_hops": 0,
         "packet_hops": 0,
         "receiver_done_ns": [None] * hosts,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import REPOSITORY
+
+if TYPE_CHECKING:
+    from testbed.fabric.bmv2.pipeline import Pipeline
+    from tests.unit.p4runtime_server import P4RuntimeServer
+    from tests.unit.p4runtime_switches import Switch
 
 Compile = Callable[[str], Path]
 
@@ -30,3 +37,38 @@ def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Compile:
         return folder / "program"
 
     return compile_source
+
+
+@pytest.fixture(params=("in-process", "bmv2"))
+def switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Switch]:
+    """A switch without a program: the tests' own, and BMv2 where it is."""
+    from tests.unit.p4runtime_server import P4RuntimeServer
+    from tests.unit.p4runtime_switches import Bmv2
+
+    if request.param == "in-process":
+        started: Switch = P4RuntimeServer()
+    else:
+        program = os.environ.get("INCASTFREE_BMV2") or shutil.which("simple_switch_grpc")
+        if program is None:
+            pytest.skip("needs BMv2: put simple_switch_grpc on the PATH, or its place into INCASTFREE_BMV2")
+        started = Bmv2(program, tmp_path / "switch.log")
+    yield started
+    started.kill()
+
+
+@pytest.fixture
+def server() -> Iterator[P4RuntimeServer]:
+    """The tests' own switch, for what BMv2 does not do when asked."""
+    from tests.unit.p4runtime_server import P4RuntimeServer
+
+    started = P4RuntimeServer()
+    yield started
+    started.kill()
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Pipeline:
+    """p4src/fabric.p4 as it is compiled."""
+    from testbed.fabric.bmv2.program import fabric_pipeline
+
+    return fabric_pipeline()

@@ -1,6 +1,6 @@
 """A P4Runtime server in the test's own process, on a real port: it answers as BMv2 1.15.5 (PI's server) does.
 
-test_p4runtime.py puts the same questions to both where BMv2 is. What BMv2 never does by itself, it can be told to do:
+test_p4runtime_tables.py puts the same questions to both where BMv2 is. What BMv2 never does by itself, it can be told to do:
 refuse a program, fall silent, drop all connections, demote its clients.
 """
 

@@ -20,7 +20,7 @@ from controller.nic import rate_table, state
 from controller.nic.rate_table import RATE_ONE, RATE_SLOTS, TABLE_BYTES, RateTable
 from controller.schedule.plan import Discipline
 from testbed import engine, net
-from testbed.fabric import kernel
+from testbed.fabric import kernel, programs
 from testbed.measure import results
 from testbed.stage.virtual import tasks
 from testbed.topology import Wiring
@@ -81,10 +81,10 @@ CONSTANTS = {
     "RATE_SLOTS": RATE_SLOTS,
     "RATE_ONE": RATE_ONE,
     "RECORD_CAPACITY": engine.RECORD_CAPACITY,
-    "ARRIVAL_CAPACITY": kernel._ARRIVAL_CAPACITY,
+    "ARRIVAL_CAPACITY": programs._ARRIVAL_CAPACITY,
     "RECEIVED_WORDS": engine.RECEIVED_WORDS,
     "ROUTE_WAYS_SHIFT": kernel._ROUTE_WAYS_SHIFT,
-    "MAX_PORTS": kernel._MAX_PORTS,
+    "MAX_PORTS": programs._MAX_PORTS,
     "MAX_ROUTES": kernel._MAX_ROUTES,
     "MAX_MEMBERS": kernel._MAX_MEMBERS,
     "MAX_SOCKETS": engine.MAX_SOCKETS,
@@ -160,8 +160,8 @@ def test_the_fields_found_fill_each_struct(c_layout: dict[str, str], name: str) 
 
 FORMATS = {
     "edt_flow": struct.Struct("<" + state._LOCKED_FLOW.format.removeprefix("<II")),
-    "port": kernel._PORT,
-    "receive": kernel._RECEIVE,
+    "port": programs._PORT,
+    "receive": programs._RECEIVE,
     "flow": tasks._FLOW,
 }
 
@@ -185,7 +185,7 @@ def test_array_types(c_layout: dict[str, str], name: str, fields: DTypeLike) -> 
 
 
 def test_sizes_of_shared_memory(c_layout: dict[str, str]) -> None:
-    assert int(c_layout["record_head"]) == kernel._HEAD_BYTES
+    assert int(c_layout["record_head"]) == programs._HEAD_BYTES
     # Arrivals are told by place, and a byte more would cost another line of the processor's cache.
     assert int(c_layout["arrival"]) == 16
 
@@ -194,9 +194,9 @@ class Memory:
     """The parts of a fabric that its methods write to."""
 
     def __init__(self, ports: int, hosts: int) -> None:
-        self.fabric = kernel.KernelFabric.__new__(kernel.KernelFabric)
-        self.ports = self.fabric.ports = memoryview(bytearray(b"\xee" * (ports * kernel._PORT.size)))
-        self.receives = self.fabric.receives = memoryview(bytearray(b"\xee" * (hosts**2 * kernel._RECEIVE.size)))
+        self.fabric = programs.FabricPrograms.__new__(programs.FabricPrograms)
+        self.ports = self.fabric.ports = memoryview(bytearray(b"\xee" * (ports * programs._PORT.size)))
+        self.receives = self.fabric.receives = memoryview(bytearray(b"\xee" * (hosts**2 * programs._RECEIVE.size)))
         self.received = self.fabric._received = memoryview(bytearray(b"\xee" * 8 * 16))
         self.edt_flows = self.fabric._edt_flows = memoryview(bytearray(b"\xee" * 16 * hosts**2))
 
@@ -269,8 +269,8 @@ def test_the_fabrics_constants_are_all_set() -> None:
         r"^const volatile __u32 ([\w, ]+);", uncommented(REPOSITORY / "ebpf/fabric/state.h"), re.MULTILINE
     )
     names = {name.strip() for line in declared for name in line.split(",")}
-    loader = (REPOSITORY / "testbed/fabric/kernel.py").read_text()
-    by_loader = set(re.findall(r'set_constant\("(\w+)"', loader))
+    loader = (REPOSITORY / "testbed/fabric/programs.py").read_text()
+    by_loader = set(re.findall(r'"(\w+)":', loader.split("own = {")[1].split("programs.load()")[0]))
     job = (REPOSITORY / "testbed/job.py").read_text().split("\ndef _constants")[1].split("\ndef ")[0]
     by_job = set(re.findall(r'^ +"(\w+)":', job, re.MULTILINE))
     assert names == by_loader | by_job

@@ -93,12 +93,11 @@ class _Thrift:
             0, name + table, [match], name + action, list(parameters), types.BmAddEntryOptions(priority=0)
         )
 
-    def set_identity(self, path_salt: int, mark_salt: int) -> None:
-        """The salts."""
+    def set_identity(self, path_salt: int, mark_salt: int, trimming: bool) -> None:
+        """The salts, and whether it trims."""
         name = f"{_INGRESS}forward."
-        self.standard.bm_mt_set_default_action(
-            0, f"{name}identity", f"{name}set_identity", [_word(path_salt), _word(mark_salt)]
-        )
+        parameters = [_word(path_salt), _word(mark_salt), bytes([trimming])]
+        self.standard.bm_mt_set_default_action(0, f"{name}identity", f"{name}set_identity", parameters)
 
 
 def _word(value: int) -> bytes:
@@ -144,6 +143,9 @@ class Bmv2Switch:
             data_pps = 10**9 // SERVICE_NS
             thrift.queues.set_egress_priority_queue_rate(port, _DATA, data_pps)
             thrift.queues.set_egress_priority_queue_rate(port, _CONTROL, data_pps * MTU_BYTES // _CONTROL_BYTES)
+            for priority in (_DATA, _CONTROL):
+                # More than any case needs: the program has a limit of its own, and counts what finds it reached.
+                thrift.queues.set_egress_priority_queue_depth(port, priority, _ANY_DEPTH)
 
     def close(self) -> None:
         """Ends the switch."""
@@ -159,15 +161,11 @@ class Bmv2Switch:
             standard.bm_counter_reset_all(0, name)
         # The kernel draws marks by a port's index in the whole fabric.
         index = self._leaf.port_of(case.marking)
-        self._thrift.set_identity(self._leaf.salt, MARK_SALT + index - case.marking)
+        self._thrift.set_identity(self._leaf.salt, MARK_SALT + index - case.marking, case.trimming)
         standard.bm_register_write(0, "ecn_kmin", 0, case.kmin_packets)
         standard.bm_register_write(0, "ecn_kmax", 0, case.kmax_packets)
         for port in SLOW_PORTS:
-            # Without trimming the queue itself is the limit. It holds what waits, without the packet in service.
-            standard.bm_register_write(0, "queue_limit", port, case.queue_packets if case.trimming else 0)
-            tail = case.queue_packets - 1 if case.queue_packets and not case.trimming else _ANY_DEPTH
-            self._thrift.queues.set_egress_priority_queue_depth(port, _DATA, tail)
-            self._thrift.queues.set_egress_priority_queue_depth(port, _CONTROL, _ANY_DEPTH)
+            standard.bm_register_write(0, "queue_limit", port, case.queue_packets)
         self._drain()
         began_ns = play(case, self._taps[case.ingress])
         if self._process.poll() is not None:

@@ -23,13 +23,15 @@ def fabric_pipeline() -> Pipeline:
     return Pipeline(P4INFO, PROGRAM)
 
 
-def identity(switch: SwitchTables, mark_salt: int) -> Entry:
-    """The salts of a switch's hashes, the default action of table ``identity``.
+def identity(switch: SwitchTables, mark_salt: int, trimming: bool) -> Entry:
+    """The salts of a switch's hashes and whether it trims, the default action of table ``identity``.
 
     ``mark_salt``: the experiment's, 32 bits. BMv2 draws marks by the switch's own port numbers, which all switches
     share, so that each needs a salt of its own; the kernel fabric draws by the port's index, which none share.
+
+    ``trimming``: without it a full port drops frames of the engine too, and counts them in ``drops``.
     """
-    return Entry("identity", (), "set_identity", (switch.salt, mix32(mark_salt ^ switch.index)))
+    return Entry("identity", (), "set_identity", (switch.salt, mix32(mark_salt ^ switch.index), int(trimming)))
 
 
 def route_entries(switch: SwitchTables) -> list[Entry]:
@@ -49,7 +51,7 @@ def member_entries(switch: SwitchTables) -> list[Entry]:
     ]
 
 
-def program_switch(client: SwitchClient, switch: SwitchTables, mark_salt: int) -> None:
+def program_switch(client: SwitchClient, switch: SwitchTables, mark_salt: int, trimming: bool) -> None:
     """Pushes the program and fills its tables; members come before the routes that lead to them."""
     routes, members = route_entries(switch), member_entries(switch)
     for table, entries in (("route", routes), ("members", members)):
@@ -65,6 +67,6 @@ def program_switch(client: SwitchClient, switch: SwitchTables, mark_salt: int) -
             f"{switch.name} has {len(switch.ports)} ports, BMv2 at most {_MOST_PORTS}: use fewer hosts"
         )
     client.push_pipeline()
-    client.set_default(identity(switch, mark_salt))
+    client.set_default(identity(switch, mark_salt, trimming))
     client.write(members)
     client.write(routes)

@@ -12,15 +12,18 @@ import struct
 import time
 import traceback
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
 from controller.errors import CannotRunError, InputError
+from controller.nic.rtnetlink import RtNetlink
 from testbed.engine import ControlKind, Controls, EngineInput, FabricMemory, cca, run
-from testbed.fabric.kernel import INJECT_IFINDEX, KernelFabric
-from testbed.net import FabricNet
+from testbed.fabric.bmv2.installation import Installation
+from testbed.fabric.kernel import KernelFabric
+from testbed.fabric.programs import INJECT_IFINDEX, FabricPrograms
+from testbed.net import LINK_KIND, FabricNet, FabricSwitch
 from testbed.stage.virtual.console import CONSOLE, say
 from testbed.topology import Wiring, leaf_spine, wire
 
@@ -31,13 +34,15 @@ _SETTLE_S: Final = 20
 _FLOW: Final = struct.Struct("<IIQIIII")
 """FLOW_FIELDS of testbed/engine, without NumPy."""
 _USER_CONTROL: Final = "control.py"
+LOGS: Final = "switches"
+_LOOPBACK_IFINDEX: Final = 1
 _OF_THE_ENGINE: Final = (RuntimeError, MemoryError, OSError, TimeoutError)
 """What the engine raises itself, which is none of a user's doing."""
 _CARRIERS_PER_S: Final = 50
 """Virtual time for carriers to come up: the kernel raises at most 100 a second (net/core/link_watch.c)."""
 
 
-def _build(job: dict[str, Any], *, isolated_hosts: bool) -> tuple[FabricNet, Wiring, KernelFabric]:
+def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[FabricNet, Wiring, FabricPrograms]:
     network = job["network"]
     topo = leaf_spine(
         network["hosts"],
@@ -52,28 +57,59 @@ def _build(job: dict[str, Any], *, isolated_hosts: bool) -> tuple[FabricNet, Wir
         topo,
         wiring,
         mtu_bytes=network["mtu_bytes"],
-        pairs=isolated_hosts or job["links"] == "pairs",
+        pairs=isolated_hosts or job["links"] != "trunk",
         isolated_hosts=isolated_hosts,
+        link_kind="veth" if job["links"] == "veth" else LINK_KIND,
+        switch=_switches(job, wiring, work),
     )
     net.build()
-    fabric = KernelFabric(
-        net,
-        wiring,
-        dilation=Fraction(job["dilation"]),
-        path_salt=job["path_salt"],
-        queue_bytes=network["queue_bytes"],
-        mtu_bytes=network["mtu_bytes"],
-        tracing=job["trace"],
-        constants=job["constants"],
-    )
+    given: dict[str, Any] = {
+        "dilation": Fraction(job["dilation"]),
+        "path_salt": job["path_salt"],
+        "queue_bytes": network["queue_bytes"],
+        "mtu_bytes": network["mtu_bytes"],
+        "tracing": job["trace"],
+        "constants": job["constants"],
+    }
+    if job["fabric"] == "kernel":
+        fabric: FabricPrograms = KernelFabric(net, wiring, **given)
+        _settle(wiring)
+        return net, wiring, fabric
+
+    from testbed.fabric.bmv2.fabric import Bmv2Fabric  # gRPC: a second, and not everywhere
+
+    with RtNetlink() as netlink:
+        netlink.set_up(_LOOPBACK_IFINDEX)  # where the switches listen
+    switches = Bmv2Fabric(net, wiring, **given)
+    _settle(wiring)
+    switches.start()
+    return net, wiring, switches
+
+
+def _settle(wiring: Wiring) -> None:
     time.sleep(_SETTLE_S + len(wiring.ports) / _CARRIERS_PER_S)
-    return net, wiring, fabric
+
+
+def _switches(job: dict[str, Any], wiring: Wiring, work: Path) -> Callable[..., FabricSwitch]:
+    """What Mininet makes the switches with."""
+    if job["fabric"] == "kernel":
+        return FabricSwitch
+
+    from testbed.fabric.bmv2.switch import Bmv2Options, Bmv2Switch
+
+    (work / LOGS).mkdir(exist_ok=True)
+    options = Bmv2Options(Installation(Path(job["bmv2"])), work / LOGS)
+
+    def make(name: str, **params: Any) -> Bmv2Switch:
+        return Bmv2Switch(name, options=options, index=wiring.switches.index(name), **params)
+
+    return make
 
 
 def collective(work: Path) -> None:
     """Runs the phases of job.json, one after the other, and writes what was measured beside it."""
     job = json.loads((work / "job.json").read_text())
-    _, wiring, fabric = _build(job, isolated_hosts=False)
+    _, wiring, fabric = _build(job, work, isolated_hosts=False)
     hosts = len(wiring.hosts)
     memory = FabricMemory(
         head=fabric.head,
@@ -119,6 +155,8 @@ def collective(work: Path) -> None:
             limit_ns=phase["limit_ns"],
             bucket_ns=phase["bucket_ns"],
             slot_ns=job["slot_ns"],
+            late_records=job["late_records"],
+            linger_ns=job["linger_ns"],
         )
         say("phase", str(number))
         try:
@@ -129,6 +167,7 @@ def collective(work: Path) -> None:
         if trace_fd >= 0:
             os.close(trace_fd)
         say("measured")
+        fabric.check()
         figures = {name: value for name, value in output.items() if isinstance(value, int)}
         figures["ports"] = fabric.port_counters()  # type: ignore[assignment]
         for name, value in output.items():
@@ -204,7 +243,7 @@ def shell(work: Path) -> None:
     # A shell a host, and its namespace; no more, since mnexec closes every descriptor that there may be.
     descriptors = 1024 + 4 * job["network"]["hosts"]
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
-    net, _, _ = _build(job, isolated_hosts=True)
+    net, _, _ = _build(job, work, isolated_hosts=True)
     commands = work / "commands"
     CLI(net, script=str(commands) if commands.exists() else None)
     for host in net.hosts:
