@@ -297,7 +297,7 @@ def test_kill_at_random_moments(seed: int) -> None:
 
 def test_kill_the_real_command() -> None:
     """While it starts, while it sets up its network, while packets are on their way; what was there before stays."""
-    said = run_in_machine(COMMAND_KILLS.replace("{running_s}", "24.0"))
+    said = run_in_machine(COMMAND_KILLS.replace("{running_s}", "6.0"))
     assert of_kind(said, "left") == []
     assert len(of_kind(said, "killed")) == 10
     assert len(of_kind(said, "loaded")) >= 2

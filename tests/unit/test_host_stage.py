@@ -49,8 +49,11 @@ def matrix(tmp_path: Path) -> Path:
 
 
 def scenario(file: Path, **keys: Any) -> Scenario:
+    """Paced, in an open loop."""
     demand = [{"file": str(file), "unit": "wire-bytes"}]
-    return prepare(from_mapping({"demand": demand, "stage": "host", "schedule": ["rate"], **keys}))
+    return prepare(
+        from_mapping({"demand": demand, "stage": "host", "schedule": ["rate"], "loss_recovery": "none", **keys})
+    )
 
 
 def hops_per_s(prepared: Scenario) -> float:
@@ -82,11 +85,13 @@ def test_round_robin_begins_at_line_rate(tmp_path: Path) -> None:
     assert hops_per_s(scenario(file)) == pytest.approx((3 * 24 + 6) / 60 * line_rate)
 
 
-def test_carried_acks_count(matrix: Path) -> None:
-    """With pairs there is an ACK packet for every four; in the trunk, and in an open loop, there is none."""
-    trunk = hops_per_s(scenario(matrix))
-    assert hops_per_s(scenario(matrix, links="pairs")) == pytest.approx(1.25 * trunk)
-    assert hops_per_s(scenario(matrix, links="pairs", loss_recovery="none")) == pytest.approx(trunk)
+@pytest.mark.parametrize(("mtu_bytes", "acks"), [(4096, 1 / 4), (256, 1 / 32), (128, 1 / 32)])
+def test_acks_count(matrix: Path, mtu_bytes: int, acks: float) -> None:
+    """There is one for every 16,384 B or 32 packets; in an open loop there is none."""
+    silent, answered = (
+        hops_per_s(scenario(matrix, mtu_bytes=mtu_bytes, loss_recovery=recovery)) for recovery in ("none", "sack")
+    )
+    assert answered == pytest.approx((1 + acks) * silent)
 
 
 def test_short_packets_are_more_of_them(matrix: Path) -> None:
@@ -100,7 +105,7 @@ def test_the_busiest_phase_counts(tmp_path: Path, matrix: Path) -> None:
         {"file": str(file), "unit": "wire-bytes", "name": name, **after}
         for name, file, after in (("a", idle, {}), ("b", matrix, {"after": ["a"]}))
     ]
-    both = prepare(from_mapping({"demand": tables, "schedule": ["rate"]}))
+    both = prepare(from_mapping({"demand": tables, "schedule": ["rate"], "loss_recovery": "none"}))
     assert hops_per_s(both) == pytest.approx(hops_per_s(scenario(matrix)))
 
 
@@ -290,7 +295,7 @@ def test_runs_follow_each_other(matrix: Path, tmp_path: Path, as_root: pytest.Mo
     as_root.setattr(runner, "run_schedule", run_schedule)
     as_root.setattr(runner, "_keep", lambda *_: None)
     as_root.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    prepared = scenario(matrix, schedule=["rr", "rr+nscc", "rate"], dilation=1_000_000)
+    prepared = scenario(matrix, schedule=["rr", "rr+nscc", "rate"], loss_recovery="sack", dilation=1_000_000)
     runner.run_experiment(prepared, tmp_path / "out", lambda *_: None)
     assert most == [True, True, True]
 

@@ -57,8 +57,7 @@ def packet_hops_per_s(
             bound_s if paced else 8 * int(load) / float(speed) for load, speed in zip(loads, speeds_bps, strict=True)
         ]
         busiest = max(busiest, sum(h / s for h, s in zip(of_sender.tolist(), sending_s, strict=True) if h))
-    carried = experiment.fabric != "kernel" or experiment.links == "pairs"  # in a trunk ACKs are not
-    if carried and experiment.loss_recovery != "none":
+    if experiment.loss_recovery != "none":  # links are veth here, where ACKs are packets too
         busiest *= 1 + max(min(1.0, experiment.mtu_bytes / _ACK_BYTES), 1 / _ACK_PACKETS)
     return busiest
 
