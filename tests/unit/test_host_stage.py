@@ -128,10 +128,10 @@ def test_chosen_dilation_keeps_times_whole(matrix: Path) -> None:
 
 
 def test_chosen_dilation_of_a_small_network(tmp_path: Path) -> None:
-    """Two hosts use little of the budget; timers want a packet to last 100 us."""
+    """Two hosts use little of the budget; timers want a packet to last 250 us."""
     file = tmp_path / "m.csv"
     file.write_text("0,40960\n0,0\n")
-    assert float(dilation(scenario(file))) * PACKET_NS == pytest.approx(100_000, rel=0.05)
+    assert float(dilation(scenario(file))) * PACKET_NS == pytest.approx(250_000, rel=0.05)
 
 
 def test_nothing_to_send_needs_no_budget(tmp_path: Path) -> None:
