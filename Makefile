@@ -5,9 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 CLANG := clang
 
-PACKAGES := python3 python3-venv python3-dev gcc libc6-dev clang llvm libbpf-dev libbpf1 linux-libc-dev \
+PACKAGES := python3 python3-venv python3-dev gcc libc6-dev clang llvm libbpf-dev libbpf1,libbpf0 linux-libc-dev \
 	mininet python3-bpfcc iproute2 iputils-ping procps make
 KERNEL_PACKAGES := linux-source-6.12 xz-utils flex bison bc
+# BMv2 itself is in no distribution: vagrant/provision.sh gets it. What it is programmed with needs Thrift.
+BMV2_PACKAGES := python3-thrift
 LINT_PACKAGES := clang-format shellcheck
 
 BPF_OBJECTS := controller/nic/objects/pacer.bpf.o testbed/fabric/objects/fabric.bpf.o
@@ -19,24 +21,38 @@ ENGINE_SOURCES := $(wildcard testbed/engine/*.c)
 ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h)
 ENGINE_STAMP := build/engine.stamp
 C_SOURCES := $(wildcard ebpf/*/*.c ebpf/*/*.h testbed/engine/*.c testbed/engine/*.h)
-SHELL_SCRIPTS := $(wildcard scripts/*.sh) .ci/run
+SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages kernel demo test unit lint format bench p4 clean
+.PHONY: help setup install-host packages kernel-packages bmv2-packages kernel demo test unit lint format bench p4 clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) kernel ## install and build all that a run needs
 
+install-host: packages bmv2-packages $(VENV)/bmv2.stamp $(BPF_OBJECTS) $(ENGINE_STAMP) ## the same for --stage host: no kernel
+
 packages:
-	@scripts/install-packages.sh $(PACKAGES) $(KERNEL_PACKAGES)
+	@scripts/install-packages.sh $(PACKAGES)
+
+kernel-packages: packages
+	@scripts/install-packages.sh $(KERNEL_PACKAGES)
+
+bmv2-packages: packages
+	@scripts/install-packages.sh $(BMV2_PACKAGES)
 
 $(BIN)/incastfree: pyproject.toml | packages
 	@echo "making the virtual environment $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
 	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed]'
 	@touch $@
+
+# In the virtual environment, so that it goes with it.
+$(VENV)/bmv2.stamp: pyproject.toml | $(BIN)/incastfree
+	@echo "installing what programs BMv2"
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,bmv2]'
+	@touch $(BIN)/incastfree $@
 
 build/dev.stamp: pyproject.toml $(BIN)/incastfree
 	@echo "installing the development tools"
@@ -58,7 +74,7 @@ $(ENGINE_STAMP): $(ENGINE_SOURCES) $(ENGINE_HEADERS) Makefile | packages
 		-o testbed/engine/_engine$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 	@touch $@
 
-kernel: packages $(BIN)/incastfree
+kernel: kernel-packages $(BIN)/incastfree
 	@$(BIN)/python -m testbed.stage.virtual.kernel build
 
 demo: setup ## compare round robin, with and without control, and rate-based pacing on 16 hosts

@@ -33,7 +33,7 @@ int nic_egress(struct __sk_buff *skb)
 
 	if (index >= MAX_PORTS)
 		return TC_ACT_SHOT;
-	if (skb->mark == PORT_ANSWER_MARK) /* by nic_answer: accepted already */
+	if (skb->mark == PORT_ACCEPTED_MARK) /* by nic_answer: accepted already */
 		return port_hold(skb, index, until_ns);
 	if (!packet_parse(skb, &packet)) {
 		port_at(index)->foreign++;
@@ -43,6 +43,8 @@ int nic_egress(struct __sk_buff *skb)
 	if (until_ns == PORT_FULL)
 		return TC_ACT_SHOT;
 	packet_note(skb, &packet);
+	if (veth)
+		packet_set_due(skb, until_ns);
 	return port_hold(skb, index, until_ns);
 }
 
@@ -187,12 +189,13 @@ int process_egress(struct __sk_buff *skb)
 	port = port_at(index);
 	if (!packet_parse(skb, &packet)) {
 		port->foreign++;
-		return TC_ACT_SHOT;
+		return TC_ACT_STOLEN; /* not SHOT, which the sender would see as an error */
 	}
 	until_ns = now_ns + wire_time_ns(packet.wire_bytes, port->byte_ns) + port->propagation_ns;
 	packet_note(skb, &packet);
 	if (!packet_is_control(&packet)) {
 		port_record(skb, index, &packet, packet_due(skb, now_ns), until_ns);
+		packet_set_due(skb, until_ns);
 		return port_hold(skb, index, until_ns);
 	}
 	port->control++;
@@ -201,8 +204,9 @@ int process_egress(struct __sk_buff *skb)
 	transport = packet_transport(skb);
 	if (acknowledging && port->peer < host_count && transport && transport->kind != TRANSPORT_DATA) {
 		feedback_note(skb, transport, &packet, until_ns);
-		return TC_ACT_SHOT;
+		return TC_ACT_STOLEN;
 	}
+	packet_set_due(skb, until_ns);
 	return port_hold(skb, index, until_ns);
 }
 

@@ -20,7 +20,7 @@
 #define PORT_FULL 0
 
 /* In skb->mark of an answer that its NIC has accepted, where NICs have interfaces of their own. */
-#define PORT_ANSWER_MARK 0x80000000
+#define PORT_ACCEPTED_MARK 0x80000000
 
 /* One record of a data packet that a port has accepted. */
 static __always_inline void port_record(struct __sk_buff *skb, __u32 index, const struct packet *packet,
@@ -177,7 +177,9 @@ static __always_inline int port_send(struct __sk_buff *skb, __u32 index, const s
 {
 	if (until_ns == PORT_FULL)
 		return TC_ACT_SHOT;
-	skb->mark = trunk || index >= host_count ? index : PORT_ANSWER_MARK;
+	if (veth)
+		packet_set_due(skb, until_ns);
+	skb->mark = trunk || index >= host_count ? index : PORT_ACCEPTED_MARK;
 	skb->cb[0] = (__u32)until_ns;
 	skb->cb[1] = (__u32)(until_ns >> 32);
 	packet_note(skb, packet);
@@ -189,8 +191,6 @@ static __always_inline int port_hold(struct __sk_buff *skb, __u32 index, __u64 u
 {
 	bool control = (skb->cb[4] & 0xff) >= TOS_CONTROL;
 
-	if (veth)
-		packet_set_due(skb, until_ns);
 	skb->tstamp = until_ns;
 	bpf_set_hash(skb, 2 * index + control + 1);
 	return TC_ACT_OK;

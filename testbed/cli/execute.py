@@ -16,12 +16,12 @@ from testbed.measure.store import write_atomically
 from testbed.report.table import comparison
 from testbed.runner import nothing_to_send, prepare_folder, run_experiment
 
-__all__ = ["execute"]
+__all__ = ["Meter", "execute"]
 
 _EVERY_S: Final = 5.0
 
 
-class _Meter:
+class Meter:
     """Progress on stderr: a line that is rewritten on a terminal, a line now and then elsewhere."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -69,7 +69,7 @@ def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
         write_atomically(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
         print(json.dumps(result, indent=1) if as_json else "nothing to send: CCT 0")
         return 0
-    meter = _Meter(quiet=as_json)
+    meter = Meter(quiet=as_json)
     try:
         runs = run_experiment(scenario, out, meter.update)
     finally:

@@ -13,6 +13,7 @@ from controller.nic.libbpf import BpfObject, Hook, attach_program
 from controller.nic.rate_table import RateTable
 from controller.nic.rtnetlink import RtNetlink
 from testbed.fabric import KERNEL_OBJECT
+from testbed.fabric.offload import switch_off_offloads
 from testbed.fabric.tables import FabricTables, fabric_tables
 from testbed.net import HOST_MAC, PORT_IFINDEX_BASE, FabricNet, in_namespace
 from testbed.times import delay_ns, fixed_byte_ns
@@ -183,6 +184,7 @@ class FabricPrograms:
         def equip(port: int) -> None:
             with RtNetlink() as netlink:
                 netlink.set_fq(PORT_IFINDEX_BASE + port, flows=2)
+            switch_off_offloads(self.wiring.ports[port].name)
             nic = port < hosts
             self.attach_clsact(
                 PORT_IFINDEX_BASE + port,

@@ -84,6 +84,7 @@ class Bmv2Fabric(FabricPrograms):
         queues.write_register("ecn_kmin", 0, self._kmin_packets)
         queues.write_register("ecn_kmax", 0, self._kmax_packets)
         queues.close()
+        switch.widen_buffers()
 
     def check(self) -> None:
         """Raises CannotRunError where a switch has ended."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import signal
+import socket
+import stat
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +26,26 @@ _PRIORITIES: Final = 2
 _THRIFT_PORT: Final = 9090
 _GRPC_PORT: Final = 9590
 _LAST_LINE: Final = 160
+_PIDFD_GETFD: Final = 438
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_BUFFER_BYTES: Final = 1_000_000_000
+
+
+def _get_descriptor(process: int, number: int) -> int:
+    """Another process's descriptor (pidfd_getfd, Linux 5.6)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = int(libc.syscall(_PIDFD_GETFD, process, number, 0))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return fd
+
+
+@contextlib.contextmanager
+def _descriptor(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 @dataclass(frozen=True)
@@ -80,6 +105,23 @@ class Bmv2Switch(FabricSwitch):
                 )
             except OSError as error:
                 raise CannotRunError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+    def widen_buffers(self) -> None:
+        """Lifts the limits of the process's packet sockets. To be called when it listens.
+
+        What is on a long link is charged to the socket that sent it (net/core/sock.c): at the default of some 200 KiB the
+        switch would wait for its links, like a window that nobody asked for.
+        """
+        assert self._process is not None
+        with _descriptor(os.pidfd_open(self._process.pid)) as process:
+            for name in os.listdir(f"/proc/{self._process.pid}/fd"):
+                with _descriptor(_get_descriptor(process, int(name))) as fd:
+                    if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                        continue
+                    with socket.socket(fileno=os.dup(fd)) as own:
+                        if own.family == socket.AF_PACKET:
+                            own.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
+                            own.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
 
     def check(self) -> None:
         """Raises CannotRunError where the process has ended, with the last line of its log."""

@@ -1,0 +1,65 @@
+"""``incastfree agree``: runs an experiment on both fabrics, and sets their figures side by side."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from dataclasses import replace
+from typing import Any, Final
+
+from controller.errors import InputError
+from testbed.cli.execute import Meter
+from testbed.cli.experiment_options import add_experiment_options, add_output_options, experiment_mapping
+from testbed.experiment import from_mapping
+from testbed.job import prepare
+from testbed.measure.store import write_atomically
+from testbed.report.agreement import agreement, agreement_table, as_rows
+from testbed.runner import run_experiment
+
+HELP: Final = "run schedules on the kernel's fabric and on BMv2, and set both side by side"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of compare; --fabric is both."""
+    add_experiment_options(parser)
+    add_output_options(parser, required=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes DIR/kernel and DIR/bmv2 as compare does, and DIR/agreement.csv and .json. 1 if a run lost bytes."""
+    data = experiment_mapping(arguments)
+    if data.setdefault("fabric", "bmv2") != "bmv2":
+        raise InputError("--fabric: agree runs both of them; leave it out")
+    scenario = prepare(from_mapping(data))
+    if not scenario.expected_bytes:
+        print("nothing to send: CCT 0")
+        return 0
+    for note in scenario.notes:
+        print(f"note: {note}", file=sys.stderr)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for fabric in ("kernel", "bmv2"):
+        # In the same time, so that nothing but the switches differs.
+        experiment = replace(scenario.experiment, fabric=fabric, dilation=scenario.dilation)
+        meter = Meter(quiet=arguments.json)
+        try:
+            runs[fabric] = run_experiment(prepare(experiment), arguments.out / fabric, meter.update)
+        finally:
+            meter.close()
+    found = agreement(runs["kernel"], runs["bmv2"])
+    rows = as_rows(found)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys())
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(arguments.out / "agreement.csv", text.getvalue().encode())
+    write_atomically(arguments.out / "agreement.json", (json.dumps(rows, indent=1) + "\n").encode())
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        print(agreement_table(found))
+        print(f"results           {arguments.out / 'agreement.csv'}")
+    complete = all(run["delivered_bytes"] == run["expected_bytes"] for both in runs.values() for run in both)
+    return 0 if complete else 1
