@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from testbed.fabric.bmv2 import installation
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 from tests.emulation.conftest import CPU
 
@@ -282,6 +283,30 @@ for run in json.loads(Path("out/result.json").read_text())["runs"] if done.retur
         # Two links of 1 us and a packet's time beyond the bound; the rest is what comes late.
         assert 1228.8 + 2000 + 40 <= each["cct_ns"] < 1228.8 + 2000 + 400
         assert each["hot_queue_max_bytes"] <= 5 * 4096
+
+
+def test_bmv2_in_real_time() -> None:
+    """A switch that is a process, at the dilation that is chosen."""
+    bmv2 = installation.find()
+    if bmv2 is None:
+        pytest.skip(installation.NEEDED)
+    said = run_in_machine(
+        PREAMBLE
+        + f"""
+os.environ["INCASTFREE_BMV2"] = {str(bmv2.program)!r}
+demand(10)
+done = subprocess.run([*COMPARE, "--fabric", "bmv2", "--dilation", "0", "--json"], capture_output=True, text=True)
+say("status", f"{{done.returncode}} {{done.stderr}}")
+if done.returncode == 0:
+    say("figures", json.dumps(json.loads(done.stdout)["runs"][0]))
+say("files", " ".join(path.name for path in Path("/tmp").iterdir() if "bmv2" in path.name))
+"""
+    )
+    assert of_kind(said, "status") == ["0"]
+    (figures,) = (json.loads(text) for text in of_kind(said, "figures"))
+    assert figures["delivered_bytes"] == figures["expected_bytes"]
+    assert figures["late_packets"] <= 0.01 * figures["packets"]
+    assert of_kind(said, "files") == [""]
 
 
 @pytest.mark.parametrize("seed", [1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -189,6 +190,12 @@ class Netlink:
     def add_clsact(self, _index: int) -> None:
         self._ask("clsact")
 
+    def attach(self, *_: object, **__: object) -> None:
+        self._ask("cls_bpf")
+
+    def flush(self) -> None:
+        pass
+
     def add_pair(self, kind: str, *_: object, **__: object) -> None:
         self._ask(kind)
 
@@ -214,7 +221,13 @@ def test_nothing_is_missing(as_root: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacking", "remedy"), [("fq", "modprobe sch_fq"), ("clsact", "modprobe sch_ingress"), ("veth", "modprobe veth")]
+    ("lacking", "remedy"),
+    [
+        ("fq", "modprobe sch_fq"),
+        ("clsact", "modprobe sch_ingress"),
+        ("cls_bpf", "modprobe cls_bpf"),
+        ("veth", "modprobe veth"),
+    ],
 )
 def test_a_module_is_missing(as_root: pytest.MonkeyPatch, lacking: str, remedy: str) -> None:
     as_root.setattr(Netlink, "lacking", (lacking,))
@@ -230,6 +243,17 @@ def test_all_that_is_missing_is_one_line(as_root: pytest.MonkeyPatch) -> None:
     assert len(checks.missing()) == 3
     with pytest.raises(CannotRunError, match=r"sch_fq.*; .*clsact.*; .*CAP_BPF"):
         checks.require()
+
+
+@pytest.mark.parametrize(
+    ("release", "new_enough"),
+    [("5.15.0-118-generic", False), ("6.0.0", True), ("6.8.0-45-generic", True), ("10.1", True), ("odd", True)],
+)
+def test_an_old_kernel(as_root: pytest.MonkeyPatch, release: str, new_enough: bool) -> None:
+    as_root.setattr(platform, "release", lambda: release)
+    lines = checks.missing()
+    assert (lines == []) == new_enough
+    assert all("Linux 6.0" in line for line in lines)
 
 
 def test_no_network_namespace(as_root: pytest.MonkeyPatch) -> None:
