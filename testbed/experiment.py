@@ -92,7 +92,13 @@ KEYS: Final = (
         maximum=100_000,
     ),
     Key("link_ns_of", "numbers", {}, "exceptions by link", "ns", maximum=10_000_000),
-    Key("dilation", "number", 0, "kernel time over fabric time; 0: chosen so that times are whole", maximum=1_000_000),
+    Key(
+        "dilation",
+        "number",
+        0,
+        "kernel time over fabric time; 0: chosen so that times are whole, and in real time so that this machine keeps up",
+        maximum=1_000_000,
+    ),
     Key(
         "mtu_bytes",
         "integer",
@@ -154,7 +160,13 @@ KEYS: Final = (
     _CC,
     Key("lb", "text", "ops", "load balancing: packet spraying or one path a flow", choices=("ops", "ecmp")),
     Key("phase", "text", "random", "where in its gap a paced flow starts", choices=("random", "zero", "golden")),
-    Key("stage", "text", "virtual", "where it runs", choices=("virtual",)),
+    Key(
+        "stage",
+        "text",
+        "virtual",
+        "where it runs: in a kernel of its own, in virtual time; or in this one, as root, in real time",
+        choices=("virtual", "host"),
+    ),
     Key(
         "fabric",
         "text",

@@ -1,4 +1,4 @@
-"""Runs the schedules of an experiment, each in a virtual machine of its own, and keeps what each measured."""
+"""Runs the schedules of an experiment, each in a machine of its own, and keeps what each measured."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ from testbed.experiment import Run, to_toml
 from testbed.job import LOGS, USER_CONTROL, Job, Scenario, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
 from testbed.measure.store import write_atomically, write_table
+from testbed.stage.host.budget import check_budget
+from testbed.stage.host.checks import require
+from testbed.stage.host.machine import HostMachine
+from testbed.stage.machine import Machine
 from testbed.stage.virtual import kernel
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
@@ -54,7 +58,7 @@ def run_schedule(
     at_once: int = 1,
     logs: Path | None = None,
 ) -> RunData:
-    """One run in one virtual machine; ``schedule``: SCHEDULE or SCHEDULE+CC.
+    """One run in one machine of the experiment's stage; ``schedule``: SCHEDULE or SCHEDULE+CC.
 
     ``logs``: a folder for the logs of switches that are processes, however the run ends. Raises CannotRunError with one line where it cannot finish.
     """
@@ -79,7 +83,7 @@ def run_schedule(
         job: Job = prepare_job(scenario, run, work)
         if run.cc.endswith(".py"):
             cc_sha256 = _sha256(work / USER_CONTROL)
-        machine = VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu, at_once=at_once)
+        machine = _machine(scenario, job, work, cpu, at_once)
         watcher = threading.Thread(target=_stop_with, args=(machine, stop), daemon=True)
         watcher.start()
         try:
@@ -90,7 +94,7 @@ def run_schedule(
                     write_atomically(logs / log.name, log.read_bytes())
         data = collect(scenario, run.cc, work)
     figures = {
-        **_identity(scenario, run, kernel.find()),
+        **_identity(scenario, run),
         "cc_sha256": cc_sha256,
         **data.figures,
         "wall_s": round(time.monotonic() - begin, 3),
@@ -100,8 +104,24 @@ def run_schedule(
     return replace(data, figures=figures)
 
 
-def _identity(scenario: Scenario, run: Run, built: kernel.Kernel | None) -> dict[str, Any]:
+def _machine(scenario: Scenario, job: Job, work: Path, cpu: int | None, at_once: int) -> Machine:
+    if scenario.experiment.stage == "host":
+        check_budget(scenario)
+        return HostMachine(work, memory_mib=job.memory_mib, cpu=cpu)
+    return VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu, at_once=at_once)
+
+
+def _kernel_of(scenario: Scenario) -> tuple[str, str | None]:
+    """Version, and the key of a kernel that we have built."""
+    if scenario.experiment.stage == "host":
+        return platform.release(), None
+    built = kernel.find()
+    return built.version, built.key
+
+
+def _identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any]:
     """The experiment's keys as they were run."""
+    version, key = _kernel_of(scenario) if ran else (None, None)
     phases = scenario.experiment.demand
     parameters = scenario.parameters
     return {
@@ -129,8 +149,8 @@ def _identity(scenario: Scenario, run: Run, built: kernel.Kernel | None) -> dict
         "phase_names": [phase.name for phase in phases],
         "version": __version__,
         "python_version": platform.python_version(),
-        "kernel_version": built.version if built else None,
-        "kernel_key": built.key if built else None,
+        "kernel_version": version,
+        "kernel_key": key,
         "bmv2_version": scenario.bmv2.version() if scenario.bmv2 else None,
     }
 
@@ -140,7 +160,7 @@ def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
     hosts = len(scenario.wiring.hosts)
     run = scenario.experiment.run_of(schedule)
     return {
-        **_identity(scenario, run, None),
+        **_identity(scenario, run, ran=False),
         "cc_sha256": _sha256(Path(run.cc)) if run.cc.endswith(".py") else None,
         **empty_figures(hosts),
         **dict.fromkeys(WALL_FIGURES, 0),
@@ -155,28 +175,34 @@ def _plain_number(value: float) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-def _stop_with(machine: VirtualMachine, stop: threading.Event) -> None:
+def _stop_with(machine: Machine, stop: threading.Event) -> None:
     stop.wait()
     machine.kill("interrupted")
 
 
 def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[dict[str, Any]]:
-    """All schedules, one a processor at a time; ``out`` holds each result as soon as its run has ended.
+    """All schedules, one a processor at a time, in real time one after the other; ``out`` holds each result as soon as its run has ended.
 
     Writes result.json, experiment.toml and, in a folder a run, flows.parquet, ports.parquet and with ``trace``
     trace.parquet. Raises the first error of a run after the others have ended.
     """
     schedules = scenario.experiment.schedule
     processors: queue.SimpleQueue[int] = queue.SimpleQueue()
-    available = sorted(os.sched_getaffinity(0))
+    real_time = scenario.experiment.stage == "host"
+    # Devices prefer the first processor; what must not be late takes the last.
+    available = sorted(os.sched_getaffinity(0), reverse=real_time)
     for cpu in available:
         processors.put(cpu)
     finished: dict[str, dict[str, Any]] = {}
     writing = threading.Lock()
     stop = threading.Event()
+    if real_time:  # before the results of an earlier comparison are gone
+        require()
+        check_budget(scenario)
     prepare_folder(scenario, out)
 
-    at_once = min(len(available), len(schedules))
+    # In real time one run would make the other late.
+    at_once = 1 if real_time else min(len(available), len(schedules))
 
     def work(schedule: str) -> None:
         cpu = processors.get()

@@ -12,13 +12,15 @@ from typing import Any, Final
 
 from controller.errors import CannotRunError
 
-__all__ = ["BpfMap", "BpfObject", "Hook", "attach_program", "get_pinned_map"]
+__all__ = ["BpfMap", "BpfObject", "Hook", "attach_program", "can_load_tc_programs", "get_pinned_map"]
 
 _LIBRARY: Final = "libbpf.so.1"
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _MESSAGE_BYTES: Final = 1 << 18
 """A verifier log is one message."""
 _BTF_KIND_DATASEC: Final = 15
+_SCHED_CLS: Final = 3
+"""enum bpf_prog_type."""
 _BTF_TYPE_BYTES: Final = 12
 """struct btf_type (include/uapi/linux/btf.h): name_off, info, size; an array of btf_var_secinfo follows."""
 
@@ -53,6 +55,7 @@ def _libbpf() -> ctypes.CDLL:
         "bpf_map_get_next_key": (integer, [integer, pointer, pointer]),
         "bpf_obj_get": (integer, [text]),
         "bpf_prog_attach": (integer, [integer, integer, integer, unsigned]),
+        "libbpf_probe_bpf_prog_type": (integer, [integer, pointer]),
         "btf__find_by_name_kind": (ctypes.c_int32, [pointer, text, unsigned]),
         "btf__type_by_id": (pointer, [pointer, unsigned]),
         "btf__name_by_offset": (text, [pointer, unsigned]),
@@ -122,6 +125,11 @@ def attach_program(program_fd: int, ifindex: int, hook: Hook) -> None:
     result = _libbpf().bpf_prog_attach(program_fd, ifindex, hook, 0)
     if result < 0:
         raise OSError(-result, f"attach to interface {ifindex}, {hook.name}: {os.strerror(-result)}")
+
+
+def can_load_tc_programs() -> bool:
+    """Whether the kernel takes a program of the kind that tc runs from this process: tries it with an empty one."""
+    return bool(_libbpf().libbpf_probe_bpf_prog_type(_SCHED_CLS, None) == 1)
 
 
 def get_pinned_map(path: Path, value_bytes: int, entries: int) -> BpfMap:

@@ -82,9 +82,11 @@ class RtNetlink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.flush()
-        self._socket.close()
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self._socket.close()
 
     # ---- messages ----
 

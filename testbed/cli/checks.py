@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from controller.cli.doctor import Check
 from controller.errors import CannotRunError
 from testbed.fabric import KERNEL_OBJECT
+from testbed.stage.host.checks import missing
 from testbed.stage.virtual import kernel
 
 __all__ = ["testbed_checks"]
@@ -54,7 +56,9 @@ def testbed_checks() -> Iterator[Check]:
     shared = shutil.disk_usage("/dev/shm").free >> 20 if os.path.isdir("/dev/shm") else 0
     yield Check("guest memory", shared >= 1024, f"{shared} MiB free in /dev/shm; 512 hosts need about 2,000")
     yield Check("stage virtual", _all_there(), "the parts above" if _all_there() else "see what is missing above")
-    yield Check("stage host, fabric bmv2", False, "not part of this version")
+    lacking = missing()
+    yield Check("stage host", not lacking and _parts_there(), _host_detail(lacking))
+    yield Check("fabric bmv2", False, "not part of this version")
 
 
 def _ptrace_scope() -> int:
@@ -67,9 +71,23 @@ def _ptrace_scope() -> int:
 def _all_there() -> bool:
     try:
         kernel.find()
+    except CannotRunError:
+        return False
+    return _parts_there() and _ptrace_scope() < 3
+
+
+def _parts_there() -> bool:
+    """What any stage needs."""
+    try:
         import mininet.net  # noqa: F401
 
         from testbed.engine import _engine  # noqa: F401
-    except (CannotRunError, ImportError):
+    except ImportError:
         return False
-    return KERNEL_OBJECT.is_file() and _ptrace_scope() < 3
+    return KERNEL_OBJECT.is_file()
+
+
+def _host_detail(lacking: list[str]) -> str:
+    if lacking:
+        return "; ".join(lacking)
+    return f"real time, kernel {platform.release()}" if _parts_there() else "see what is missing above"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from testbed.stage.host.strays import end_strays
 from testbed.stage.virtual.machine import clean_stale
 
-HELP: Final = "remove temporary folders that killed commands left (the next run does it too)"
+HELP: Final = (
+    "remove what killed commands left: processes, if there are any, and temporary folders (the next run does too)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,5 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Says how many."""
     del arguments
-    print(f"{clean_stale()} temporary folders removed")
+    processes = end_strays()  # first: they may be writing to the folders
+    print(f"{processes} processes ended, {clean_stale()} temporary folders removed")
     return 0

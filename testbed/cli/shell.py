@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from controller.errors import InputError
 from testbed.experiment import read_toml
 from testbed.job import prepare, prepare_job
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
@@ -21,7 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ends with the command line's exit."""
-    scenario = prepare(read_toml(arguments.file))
+    experiment = read_toml(arguments.file)
+    if experiment.stage != "virtual":
+        raise InputError(
+            f"{arguments.file}: stage is {experiment.stage}, but the shell knows virtual time alone: leave it out"
+        )
+    scenario = prepare(experiment)
     print(
         f"Times in there are kernel times: {float(scenario.dilation):g} of them are 1 of fabric time. "
         "The clock stands still while anything computes.",

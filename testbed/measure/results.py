@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from controller.errors import CannotRunError
 from testbed.engine import FLOW_FIELDS, FLOW_RESULT_FIELDS, RECORD_FIELDS
 from testbed.job import Scenario
+from testbed.stage.host.budget import check_kept_up
 
 __all__ = ["BUSY_FROM", "BUSY_TO", "RunData", "collect", "empty_figures"]
 
@@ -95,7 +96,7 @@ def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
 def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
     """Reads the files of all phases. Phases follow each other: each starts when the one before it ended."""
     phases = [_read_phase(work, number, scenario) for number in range(len(scenario.demands))]
-    _check_sound(phases, cc)
+    _check_sound(scenario, phases, cc)
     hosts, wiring = len(scenario.wiring.hosts), scenario.wiring
     bounds_ns = [float(bottleneck.time_s * 10**9) for bottleneck in scenario.bottlenecks]
     cct_ns = sum(phase.duration_ns for phase in phases)
@@ -126,9 +127,7 @@ def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
         "inflation_last_ack": last_ack_ns / lower_bound_ns - 1 if last_ack_ns is not None else None,
         "bottleneck": ", ".join(scenario.bottleneck_names),
         "bottleneck_busy": _busy(scenario, phases, bounds_ns),
-        "lateness_max_ns": round(
-            max(phase.output["lateness_max_ns"] for phase in phases) / float(scenario.dilation), _DIGITS
-        ),
+        "lateness_max_ns": round(_lateness_max_ns(phases) / float(scenario.dilation), _DIGITS),
         "hot_queue_max_bytes": int(deepest[facing].max()),
         "hot_host": wiring.hosts[hot] if deepest[facing[hot]] else None,
         "fabric_queue_max_bytes": int(deepest[others].max()) if len(others) else 0,
@@ -141,6 +140,7 @@ def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
         **{name: sum(int(phase.sending[name].sum()) for phase in phases) for name in _RECOVERIES},
         "nacked_share": sum(int(phase.sending["nacks"].sum()) for phase in phases) / packets,
         "duplicates": sum(int(phase.receives["duplicates"].sum()) for phase in phases),
+        "late_packets": sum(phase.output["late_packets"] for phase in phases),
         "control_hops": counters["control"],
         "packet_hops": sum(phase.output["packet_hops"] for phase in phases),
         "receiver_done_ns": [None if np.isnan(t) else round(float(t), _DIGITS) for t in done],
@@ -165,10 +165,13 @@ def _last_ack_ns(scenario: Scenario, phases: list[_Phase]) -> float | None:
     return float(sum(last) / scenario.dilation)
 
 
-def _check_sound(phases: list[_Phase], cc: str) -> None:
+def _check_sound(scenario: Scenario, phases: list[_Phase], cc: str) -> None:
     """Raises CannotRunError where the kernel did what it must not: late, or lost without a port's knowledge."""
     late = sum(phase.output["late_packets"] for phase in phases)
-    if late:
+    if scenario.experiment.stage == "host":
+        packets = sum(phase.output["sent_packets"] for phase in phases)
+        check_kept_up(late, _lateness_max_ns(phases), packets, scenario.dilation)
+    elif late:
         cause = f"{cc} must make no system call that fails or sleeps" if cc.endswith(".py") else "please report"
         raise CannotRunError(
             f"{late} packets came late to the end of a link, since the clock moved while something computed: the figures "
@@ -187,6 +190,11 @@ def _check_sound(phases: list[_Phase], cc: str) -> None:
             f"{sent - came} packets are missing, of which ports dropped or lost {gone}, and "
             f"{foreign} were strange to them: the kernel lost some; please report"
         )
+
+
+def _lateness_max_ns(phases: list[_Phase]) -> int:
+    """Of the packet that came latest after it was due, in kernel time."""
+    return max(int(phase.output["lateness_max_ns"]) for phase in phases)
 
 
 def _mean(times_ns: NDArray[np.float64]) -> float | None:
@@ -215,6 +223,7 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         **dict.fromkeys(("marks", "trims", "drops", "lost", "packets", "acks", *_RECOVERIES), 0),
         "nacked_share": 0,
         "duplicates": 0,
+        "late_packets": 0,
         "control_hops": 0,
         "packet_hops": 0,
         "receiver_done_ns": [None] * hosts,

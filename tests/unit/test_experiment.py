@@ -81,7 +81,7 @@ SAMPLES = {
     "cc": ("nscc", '"nscc"'),
     "lb": ("ecmp", '"ecmp"'),
     "phase": ("golden", '"golden"'),
-    "stage": ("virtual", '"virtual"'),
+    "stage": ("host", '"host"'),
     "fabric": ("kernel", '"kernel"'),
     "links": ("pairs", '"pairs"'),
     "start_jitter_ns": ("40.96", "40.96"),
@@ -184,7 +184,7 @@ def test_an_option_means_what_the_key_means(tmp_path: Path, name: str) -> None:
     of_options = by_options("--demand", str(tmp_path / "m.csv"), *given)
     assert of_options == of_file
     default = from_mapping(MINIMAL)
-    if name not in ("topology", "stage", "fabric"):
+    if name not in ("topology", "fabric"):
         assert getattr(of_file, name) != getattr(default, name)
 
 
@@ -247,7 +247,7 @@ WRONG = {
     "table for text": ("lb = { a = 1 }", "lb is {'a': 1}"),
     "unknown choice": ('lb = "reps"', "lb 'reps' is not known: use ops or ecmp"),
     "unknown schedule": ('schedule = ["rr", "fast"]', "schedule 'fast' is not known: use rr or rate"),
-    "unknown stage": ('stage = "host"', "stage 'host' is not known"),
+    "unknown stage": ('stage = "cloud"', "stage 'cloud' is not known: use virtual or host"),
     "schedule twice": ('schedule = ["rr", "rr"]', "schedule names something twice"),
     "no schedule": ("schedule = []", "schedule is empty"),
     "negative": ("queue_bytes = -1", "queue_bytes is -1: it must be 0"),

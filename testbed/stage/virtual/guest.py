@@ -7,16 +7,13 @@ here: importing it would cost more than many runs.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from controller.errors import CannotRunError, InputError
-from testbed.stage.virtual.console import say
+from testbed.stage.virtual.console import reported
 
 __all__ = ["VISIBLE", "main"]
 
@@ -84,15 +81,6 @@ def _cover(target: str, work: Path) -> None:
         _mount(f"/run/kept/{number}", path, "", _BIND)
 
 
-def _reason(error: BaseException) -> str:
-    """In one line, for the user."""
-    if isinstance(error, CannotRunError):
-        return str(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the temporary folder is full: set TMPDIR to one with room"
-    return f"{type(error).__name__}: {error}"
-
-
 def _power_off() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
@@ -104,21 +92,14 @@ def main() -> None:
     """``guest.py TASK WORK``: runs testbed.stage.virtual.tasks.TASK on the folder WORK."""
     os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     os.environ["HOME"] = "/tmp"
-    try:
+    with reported():
         _prepare(Path(sys.argv[2]))
         from testbed.stage.virtual import tasks
 
         task: Callable[[Path], None] = getattr(tasks, sys.argv[1])
         task(Path("/run/work"))
         Path("/run/work/done").touch()
-    except InputError as error:
-        say("input", str(error))
-    except BaseException as error:  # noqa: BLE001 (the machine is to say why it ends, whatever it was)
-        if "INCASTFREE_DEBUG" in os.environ:
-            traceback.print_exc()
-        say("error", _reason(error))
-    finally:
-        _power_off()
+    _power_off()
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import termios
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
-from controller.errors import CannotRunError, InputError
+from controller.errors import CannotRunError
+from testbed.stage.machine import GUEST_ENVIRONMENT, MEBIBYTE, Line, Machine, check_memory
 from testbed.stage.virtual import kernel, supervise
 
 __all__ = ["Line", "VirtualMachine", "clean_stale", "work_folder"]
@@ -26,22 +26,7 @@ _PREFIX: Final = "incastfree-"
 _UNNAMED: Final = ".incastfree-"
 _NAMING_S: Final = 10
 _LOCK: Final = "lock"
-_MEBIBYTE: Final = 1 << 20
-_SPARE_BYTES: Final = 256 * _MEBIBYTE
-_LOG_LINES: Final = 200
-_GRACE_S: Final = 0.5
-
-# Words of the kernel's command line that it does not know become the environment of the first process.
-_GUEST_ENVIRONMENT: Final = (
-    *(["INCASTFREE_DEBUG=1"] if "INCASTFREE_DEBUG" in os.environ else []),
-    "PYTHONHASHSEED=0",
-    "PYTHONDONTWRITEBYTECODE=1",
-    # Mininet imports distutils while there is one; setuptools would put its own in place, at a second a boot.
-    *(["SETUPTOOLS_USE_DISTUTILS=stdlib"] if sys.version_info < (3, 12) else []),
-)
-
-Line = Callable[[str, str], None]
-"""Called with the kind and the text of each line "@kind text" of the guest."""
+_TIME_TRAVEL: Final = ("time-travel=inf-cpu", "time-travel-start=0")
 
 _NO_PTRACE: Final = (
     "the host does not let a process trace its children, which the virtual stage needs: "
@@ -124,63 +109,23 @@ def clean_stale(base: Path | None = None) -> int:
     return removed
 
 
-class VirtualMachine:
+class VirtualMachine(Machine):
     """Runs one guest task (testbed.stage.virtual.tasks) on a work folder."""
 
-    def __init__(self, work: Path, *, memory_mib: int, cpu: int | None, at_once: int = 1) -> None:
+    def __init__(
+        self, work: Path, *, memory_mib: int, cpu: int | None, at_once: int = 1, time_travel: bool = True
+    ) -> None:
         """``cpu``: the processor to stay on, which halves the time; None leaves it to the host.
 
-        ``at_once``: how many such machines will need memory together.
+        ``at_once``: how many such machines will need memory together. ``time_travel``: without it the kernel's clock
+        is the host's: a machine for tests of what runs in real time.
         """
+        super().__init__(work)
         self._kernel = kernel.find()
-        self._work = work
         self._memory_mib = memory_mib
         self._cpu = cpu
-        self._process: subprocess.Popen[bytes] | None = None
-        self._why_killed = ""
-        self._stopped = threading.Event()
-        self._log: list[str] = []
+        self._time_travel = time_travel
         self._check_memory(at_once)
-
-    def run(self, task: str, on_line: Line, *, limit_s: float) -> None:
-        """Boots, runs the task, returns when it is done.
-
-        Raises CannotRunError with the reason in one line, and InputError where it lies in what the user wrote.
-        """
-        failure, bad_input = "", False
-
-        def follow(stream: IO[bytes]) -> None:
-            nonlocal failure, bad_input
-            for raw in stream:
-                line = raw.decode(errors="replace").rstrip()
-                if not line.startswith("@"):
-                    self._log = [*self._log[-_LOG_LINES:], line]
-                    continue
-                kind, _, text = line[1:].partition(" ")
-                if kind in ("error", "input"):
-                    failure, bad_input = text, kind == "input"
-                else:
-                    on_line(kind, text)
-
-        if self._stopped.is_set():
-            raise CannotRunError(self._why_killed)
-        process = self._start(task, interactive=False)
-        if self._stopped.is_set():  # while it was starting
-            self.kill(self._why_killed)
-        timer = threading.Timer(limit_s, self.kill, [f"the limit of {limit_s:g} s of wall time was reached"])
-        timer.start()
-        try:
-            with self._outlived(process):
-                assert process.stdout is not None
-                follow(process.stdout)
-        finally:
-            timer.cancel()
-        if failure or not self._done():
-            if os.environ.get("INCASTFREE_DEBUG"):
-                print("\n".join(self._log), file=sys.stderr)
-            if bad_input:
-                raise InputError(failure)
-            raise CannotRunError(failure or self._why_killed or self._crash(process.returncode))
 
     def run_interactive(self, task: str) -> None:
         """The same with the terminal of this process as the guest's console."""
@@ -196,28 +141,6 @@ class VirtualMachine:
         if not self._done():
             raise CannotRunError("the virtual machine ended early: what it printed above says why")
 
-    @contextlib.contextmanager
-    def _outlived(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        """Waits for the machine to end; whatever interrupts us ends it."""
-        try:
-            yield
-            process.wait()
-        except BaseException:
-            self.kill("interrupted")
-            process.wait()
-            raise
-
-    def _done(self) -> bool:
-        """The guest leaves a file when its task has ended well."""
-        return (self._work / "done").exists()
-
-    def kill(self, why: str) -> None:
-        """Ends the machine at once; all its processes die with it."""
-        self._why_killed = self._why_killed or why
-        self._stopped.set()
-        if self._process and self._process.poll() is None:
-            self._process.terminate()  # the supervisor kills all of it
-
     def _start(self, task: str, *, interactive: bool) -> subprocess.Popen[bytes]:
         uml = self._work / "uml"
         uml.mkdir(exist_ok=True)
@@ -232,8 +155,7 @@ class VirtualMachine:
             str(-1 if self._cpu is None else self._cpu),
             str(self._kernel.path),
             f"mem={self._memory_mib}M",
-            "time-travel=inf-cpu",
-            "time-travel-start=0",
+            *(_TIME_TRAVEL if self._time_travel else ()),
             "root=/dev/root",
             "rootfstype=hostfs",
             "rootflags=/",
@@ -243,7 +165,8 @@ class VirtualMachine:
             f"uml_dir={uml}",
             "umid=machine",
             "quiet",
-            *_GUEST_ENVIRONMENT,
+            # Words that the kernel does not know become the environment of the first process.
+            *(f"{name}={value}" for name, value in GUEST_ENVIRONMENT.items()),
             f"PYTHONPATH={code}",
             f"init={sys.executable}",
             "--",
@@ -273,21 +196,13 @@ class VirtualMachine:
         """Where the guest's memory lies, as an unlinked file: tmpfs if there is one that has room."""
         shared = Path("/dev/shm")
         with contextlib.suppress(OSError):
-            if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > self._memory_mib * _MEBIBYTE:
+            if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > self._memory_mib * MEBIBYTE:
                 return str(shared)
         return str(_temporary_folder())
 
     def _check_memory(self, at_once: int) -> None:
-        needed = self._memory_mib * at_once * _MEBIBYTE
-        with contextlib.suppress(OSError, StopIteration, ValueError):
-            with open("/proc/meminfo", encoding="ascii") as file:
-                line = next(line for line in file if line.startswith("MemAvailable"))
-            available = int(line.split()[1]) * 1024
-            if available < needed + _SPARE_BYTES:
-                raise CannotRunError(
-                    f"{at_once} virtual machine(s) may need {self._memory_mib} MiB each, but the host has "
-                    f"{available // _MEBIBYTE} MiB free: use fewer hosts, less demand or --memory-mib"
-                )
+        check_memory(self._memory_mib, at_once)
+        needed = self._memory_mib * at_once * MEBIBYTE
         folder = self._memory_folder()
         if shutil.disk_usage(folder).free < needed:
             raise CannotRunError(
@@ -300,5 +215,4 @@ class VirtualMachine:
         for mark, meaning in _CRASHES:
             if mark in text:
                 return meaning
-        last = next((line.strip() for line in reversed(self._log) if line.strip()), "no output")
-        return f"the virtual machine ended early (status {code}): {last[:160]}"
+        return f"the virtual machine ended early (status {code}): {self._last_words()}"
