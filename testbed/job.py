@@ -24,6 +24,7 @@ from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, bmv2_dilation, rounding
 from testbed.parameters import Parameters, derive
 from testbed.stage.virtual.guest import VISIBLE
+from testbed.stage.host.budget import real_time_dilation
 from testbed.times import delay_ns, fixed_byte_ns
 from testbed.topology import Port, Wiring, leaf_spine, wire
 
@@ -115,7 +116,7 @@ class Scenario:
     @property
     def links(self) -> str:
         """What carries the packets: trunk, pairs (of netkit), or veth."""
-        return "veth" if self.bmv2 else self.experiment.links
+        return "veth" if self.bmv2 or self.experiment.stage == "host" else self.experiment.links
 
     @property
     def notes(self) -> list[str]:
@@ -230,6 +231,9 @@ def prepare(experiment: Experiment) -> Scenario:
         if bmv2
         else choose_dilation(sorted({port.gbps for port in wiring.ports}))
     )
+    if experiment.stage == "host" and not experiment.dilation:
+        speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
+        dilation = real_time_dilation(dilation, experiment, wiring, demands, speeds)
     least = bmv2_dilation(fastest, experiment.mtu_bytes, MOST_PACKETS_PER_S)
     if bmv2 and dilation < least:
         raise InputError(
@@ -421,6 +425,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         "slot_ns": max(1, int(experiment.mtu_bytes * fastest_byte_ns)),
         "links": scenario.links,
         "fabric": experiment.fabric,
+        "stage": experiment.stage,
         "bmv2": str(scenario.bmv2.program) if scenario.bmv2 else "",
         "late_records": scenario.links == "veth",
         "linger_ns": _linger_ns(scenario) if scenario.links == "veth" else 0,
@@ -467,7 +472,8 @@ def _constants(scenario: Scenario) -> dict[str, int]:
         "loss_data": probability(experiment.loss_data),
         "loss_control": probability(experiment.loss_ack),
         "failing": bool(experiment.link_failure),
-        "tolerance_ns": _packet_ns(scenario, max(port.gbps for port in scenario.wiring.ports)) // _TOLERANCE,
+        "tolerance_ns": _packet_ns(scenario, max(port.gbps for port in scenario.wiring.ports))
+        // (1 if experiment.stage == "host" else _TOLERANCE),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -115,7 +116,13 @@ class Bmv2Switch(FabricSwitch):
         assert self._process is not None
         with _descriptor(os.pidfd_open(self._process.pid)) as process:
             for name in os.listdir(f"/proc/{self._process.pid}/fd"):
-                with _descriptor(_get_descriptor(process, int(name))) as fd:
+                try:
+                    copied = _get_descriptor(process, int(name))
+                except OSError as error:
+                    if error.errno != errno.EBADF:
+                        raise
+                    continue  # closed meanwhile: where the clock runs on, the process does too
+                with _descriptor(copied) as fd:
                     if not stat.S_ISSOCK(os.fstat(fd).st_mode):
                         continue
                     with socket.socket(fileno=os.dup(fd)) as own:

@@ -24,6 +24,7 @@ from testbed.fabric.bmv2.installation import Installation
 from testbed.fabric.kernel import KernelFabric
 from testbed.fabric.programs import INJECT_IFINDEX, FabricPrograms
 from testbed.net import LINK_KIND, FabricNet, FabricSwitch
+from testbed.stage.host.carriers import wait_for_carriers
 from testbed.stage.virtual.console import CONSOLE, say
 from testbed.topology import Wiring, leaf_spine, wire
 
@@ -73,7 +74,7 @@ def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[Fa
     }
     if job["fabric"] == "kernel":
         fabric: FabricPrograms = KernelFabric(net, wiring, **given)
-        _settle(wiring)
+        _settle(job, wiring)
         return net, wiring, fabric
 
     from testbed.fabric.bmv2.fabric import Bmv2Fabric  # gRPC: a second, and not everywhere
@@ -81,12 +82,15 @@ def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[Fa
     with RtNetlink() as netlink:
         netlink.set_up(_LOOPBACK_IFINDEX)  # where the switches listen
     switches = Bmv2Fabric(net, wiring, **given)
-    _settle(wiring)
+    _settle(job, wiring)
     switches.start()
     return net, wiring, switches
 
 
-def _settle(wiring: Wiring) -> None:
+def _settle(job: dict[str, Any], wiring: Wiring) -> None:
+    if job["stage"] == "host":
+        wait_for_carriers()
+        return
     time.sleep(_SETTLE_S + len(wiring.ports) / _CARRIERS_PER_S)
 
 
