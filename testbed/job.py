@@ -23,8 +23,8 @@ from testbed.experiment import Experiment, Run
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, bmv2_dilation, rounding
 from testbed.parameters import Parameters, derive
-from testbed.stage.virtual.guest import VISIBLE
 from testbed.stage.host.budget import real_time_dilation
+from testbed.stage.virtual.guest import VISIBLE
 from testbed.times import delay_ns, fixed_byte_ns
 from testbed.topology import Port, Wiring, leaf_spine, wire
 
@@ -350,7 +350,7 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
 
 
 def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
-    """Writes what testbed.stage.virtual.tasks.collective reads into ``work``."""
+    """Writes what testbed.stage.tasks.collective reads into ``work``."""
     experiment, parameters = scenario.experiment, scenario.parameters
     hosts = len(scenario.wiring.hosts)
     if run.cc.endswith(".py"):

@@ -47,7 +47,7 @@ def check_memory(memory_mib: int, at_once: int) -> None:
 
 
 class Machine(ABC):
-    """Runs one task (testbed.stage.virtual.tasks) on a work folder, in processes of its own."""
+    """Runs one task (testbed.stage.tasks) on a work folder, in processes of its own."""
 
     def __init__(self, work: Path) -> None:
         self._work = work

@@ -96,7 +96,7 @@ def assert_all_arrived(data: RunData, scenario: Scenario) -> None:
 def guest() -> Callable[[str], list[str]]:
     """Runs a Python script as root in a virtual machine of its own; returns the lines it said.
 
-    A script says a line with ``from testbed.stage.virtual.console import say; say("line", text)``.
+    A script says a line with ``from testbed.stage.console import say; say("line", text)``.
     """
 
     def run(source: str) -> list[str]:

@@ -17,7 +17,7 @@ PREAMBLE = f"""
 import ctypes, json, os, random, signal, subprocess, sys, time
 from pathlib import Path
 from testbed.stage.host.machine import GUEST_MODULE
-from testbed.stage.virtual.console import say
+from testbed.stage.console import say
 
 os.chdir("/tmp")
 os.environ["TMPDIR"] = "/tmp"

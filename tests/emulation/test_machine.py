@@ -211,7 +211,7 @@ def test_the_clock_is_exact(guest: Callable[[str], list[str]]) -> None:
     lines = guest(
         """
 import ctypes, time
-from testbed.stage.virtual.console import say
+from testbed.stage.console import say
 ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)
 time.sleep(1)
 wake = time.monotonic_ns() // 10**9 * 10**9 + 10**9

@@ -8,7 +8,7 @@ import pytest
 
 PREPARE = """
 import contextlib, io, os, socket, struct, subprocess, sys, time
-from testbed.stage.virtual.console import say
+from testbed.stage.console import say
 from controller.cli.main import main
 
 def sh(command):

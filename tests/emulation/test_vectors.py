@@ -20,7 +20,7 @@ from tests.vectors.vectors import PATH_SALT, SERVICE_NS, Case, Observed, Packet
 
 REPLAY = """
 from pathlib import Path
-from testbed.stage.virtual.console import say
+from testbed.stage.console import say
 from tests.vectors import bmv2_switch, kernel_switch, vectors
 recorded = vectors.load()
 found = []

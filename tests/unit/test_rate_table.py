@@ -22,7 +22,7 @@ from controller.schedule.plan import Discipline
 from testbed import engine, net
 from testbed.fabric import kernel, programs
 from testbed.measure import results
-from testbed.stage.virtual import tasks
+from testbed.stage import tasks
 from testbed.topology import Wiring
 from tests.conftest import REPOSITORY
 from tests.unit.conftest import Compile

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.nic.rtnetlink import RtNetlink
-from testbed.stage.virtual.console import reported
+from testbed.stage.console import reported
 
 __all__ = ["main"]
 
@@ -47,11 +47,11 @@ def _prepare() -> None:
 
 
 def main() -> None:
-    """Runs testbed.stage.virtual.tasks.TASK on the folder WORK."""
+    """Runs testbed.stage.tasks.TASK on the folder WORK."""
     work = Path(sys.argv[2])
     with reported():
         _prepare()
-        from testbed.stage.virtual import tasks
+        from testbed.stage import tasks
 
         task: Callable[[Path], None] = getattr(tasks, sys.argv[1])
         task(work)

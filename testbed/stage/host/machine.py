@@ -20,7 +20,7 @@ _KILLED: Final = 9
 
 
 class HostMachine(Machine):
-    """Runs one task (testbed.stage.virtual.tasks) on a work folder, in namespaces of its own.
+    """Runs one task (testbed.stage.tasks) on a work folder, in namespaces of its own.
 
     All of it stays on one processor. The fabric's eBPF programs share ports and counters without locks: that is sound
     where they follow each other, on one processor, in softirqs that do not interrupt each other. Packets stay there:

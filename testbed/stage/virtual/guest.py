@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from testbed.stage.virtual.console import reported
+from testbed.stage.console import reported
 
 __all__ = ["VISIBLE", "main"]
 
@@ -89,12 +89,12 @@ def _power_off() -> None:
 
 
 def main() -> None:
-    """``guest.py TASK WORK``: runs testbed.stage.virtual.tasks.TASK on the folder WORK."""
+    """``guest.py TASK WORK``: runs testbed.stage.tasks.TASK on the folder WORK."""
     os.environ["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     os.environ["HOME"] = "/tmp"
     with reported():
         _prepare(Path(sys.argv[2]))
-        from testbed.stage.virtual import tasks
+        from testbed.stage import tasks
 
         task: Callable[[Path], None] = getattr(tasks, sys.argv[1])
         task(Path("/run/work"))

@@ -110,7 +110,7 @@ def clean_stale(base: Path | None = None) -> int:
 
 
 class VirtualMachine(Machine):
-    """Runs one guest task (testbed.stage.virtual.tasks) on a work folder."""
+    """Runs one guest task (testbed.stage.tasks) on a work folder."""
 
     def __init__(
         self, work: Path, *, memory_mib: int, cpu: int | None, at_once: int = 1, time_travel: bool = True

@@ -24,8 +24,8 @@ from testbed.fabric.bmv2.installation import Installation
 from testbed.fabric.kernel import KernelFabric
 from testbed.fabric.programs import INJECT_IFINDEX, FabricPrograms
 from testbed.net import LINK_KIND, FabricNet, FabricSwitch
+from testbed.stage.console import CONSOLE, say
 from testbed.stage.host.carriers import wait_for_carriers
-from testbed.stage.virtual.console import CONSOLE, say
 from testbed.topology import Wiring, leaf_spine, wire
 
 __all__ = ["collective", "script", "shell"]
