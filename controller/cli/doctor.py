@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib.metadata
 import os
 import platform
@@ -12,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
+
+from controller.errors import CannotRunError
 
 __all__ = ["Check", "controller_checks"]
 
@@ -52,13 +53,13 @@ def controller_checks() -> Iterator[Check]:
         yield Check("rates", True, f"numpy {np.__version__}")
     except ImportError:
         yield Check("rates", False, "pip install numpy")
-    try:
-        ctypes.CDLL("libbpf.so.1")
-        yield Check("libbpf", True, "libbpf.so.1")
-    except OSError:
-        yield Check("libbpf", False, "apt-get install libbpf1")
     from controller.nic.ebpf import OBJECT
+    from controller.nic.libbpf import library_name
 
+    try:
+        yield Check("libbpf", True, library_name())
+    except CannotRunError as error:
+        yield Check("libbpf", False, str(error))
     yield Check("pacer object", OBJECT.is_file(), str(OBJECT) if OBJECT.is_file() else "run make setup")
     yield Check(
         "loading a NIC (load, show, unload)",

@@ -12,26 +12,33 @@ from typing import Any, Final
 
 from controller.errors import CannotRunError
 
-__all__ = ["BpfMap", "BpfObject", "Hook", "attach_program", "can_load_tc_programs", "get_pinned_map"]
+__all__ = ["BpfMap", "BpfObject", "Hook", "attach_program", "can_load_tc_programs", "get_pinned_map", "library_name"]
 
 _LIBRARY: Final = "libbpf.so.1"
+_OLD_LIBRARY: Final = "libbpf.so.0"
+"""libbpf 0.5, which Ubuntu 22.04 has."""
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _MESSAGE_BYTES: Final = 1 << 18
 """A verifier log is one message."""
 _BTF_KIND_DATASEC: Final = 15
 _SCHED_CLS: Final = 3
 """enum bpf_prog_type."""
+_CLEAN_POINTERS, _DIRECT_ERRORS = 1, 2
+"""enum libbpf_strict_mode (tools/lib/bpf/libbpf_legacy.h)."""
 _BTF_TYPE_BYTES: Final = 12
 """struct btf_type (include/uapi/linux/btf.h): name_off, info, size; an array of btf_var_secinfo follows."""
 
 
 @cache
 def _libbpf() -> ctypes.CDLL:
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
     try:
         library = ctypes.CDLL(_LIBRARY, use_errno=True)
     except OSError:
-        raise CannotRunError(f"{_LIBRARY} is missing: apt-get install libbpf1") from None
-    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+        try:
+            library = _like_new(ctypes.CDLL(_OLD_LIBRARY, use_errno=True))
+        except OSError:
+            raise CannotRunError(f"{_LIBRARY} is missing: apt-get install libbpf1") from None
     integer, unsigned = ctypes.c_int, ctypes.c_uint32
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "libbpf_set_print": (pointer, [pointer]),
@@ -65,6 +72,34 @@ def _libbpf() -> ctypes.CDLL:
         function.restype = result
         function.argtypes = arguments
     return library
+
+
+def library_name() -> str:
+    """Of the libbpf that is there. Raises CannotRunError where there is none."""
+    return str(_libbpf()._name)
+
+
+def _like_new(library: Any) -> Any:
+    """Gives libbpf 0.5 the names that it lacks, and lets it return errors as libbpf 1 does."""
+    next_map = library.bpf_map__next
+    next_map.restype, next_map.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]
+    library.bpf_object__next_map = lambda handle, previous: next_map(previous, handle)
+    library.libbpf_probe_bpf_prog_type = lambda kind, _: int(bool(library.bpf_probe_prog_type(kind, 0) & 1))
+    library.libbpf_set_strict_mode(_CLEAN_POINTERS | _DIRECT_ERRORS)
+    return library
+
+
+def _set_types(handle: int) -> None:
+    """For libbpf 0.5, which does not know the section "tc" of a program."""
+    library = _libbpf()
+    if not hasattr(library, "bpf_program__next"):  # left out of libbpf 1
+        return
+    library.bpf_program__next.restype = ctypes.c_void_p
+    library.bpf_program__next.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.bpf_program__set_type.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    program = None
+    while program := library.bpf_program__next(program, handle):
+        library.bpf_program__set_type(program, _SCHED_CLS)
 
 
 class BpfMap:
@@ -155,6 +190,7 @@ class BpfObject:
         self._handle = library.bpf_object__open_file(os.fsencode(path), None)
         if not self._handle:
             raise CannotRunError(f"{path} is not a BPF object that libbpf can open: run make clean and make setup")
+        _set_types(self._handle)
 
     def _keep_message(self, level: int, form: bytes, arguments: int) -> int:
         """Libbpf formats with C varargs: what it says is formatted by C as well."""

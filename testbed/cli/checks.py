@@ -11,6 +11,8 @@ from pathlib import Path
 from controller.cli.doctor import Check
 from controller.errors import CannotRunError
 from testbed.fabric import KERNEL_OBJECT
+from testbed.fabric.bmv2 import installation
+from testbed.fabric.bmv2.thrift import load_bindings
 from testbed.stage.host.checks import missing
 from testbed.stage.virtual import kernel
 
@@ -58,7 +60,21 @@ def testbed_checks() -> Iterator[Check]:
     yield Check("stage virtual", _all_there(), "the parts above" if _all_there() else "see what is missing above")
     lacking = missing()
     yield Check("stage host", not lacking and _parts_there(), _host_detail(lacking))
-    yield Check("fabric bmv2", False, "not part of this version")
+    yield _bmv2()
+
+
+def _bmv2() -> Check:
+    """The switches' program, and what programs them."""
+    try:
+        found = installation.find()
+        if found is None:
+            return Check("fabric bmv2", False, installation.NEEDED)
+        import testbed.fabric.bmv2.bindings  # noqa: F401
+
+        load_bindings(found.python_paths)
+        return Check("fabric bmv2", True, f"BMv2 {found.version()}, {found.program}")
+    except CannotRunError as error:
+        return Check("fabric bmv2", False, str(error))
 
 
 def _ptrace_scope() -> int:

@@ -83,6 +83,9 @@ class Bmv2Switch(FabricSwitch):
         command = [
             str(self._options.installation.program),
             "--no-p4",
+            "--log-console",
+            "--log-level",
+            "info",
             "--device-id",
             str(self.device_id),
             "--thrift-port",

@@ -15,9 +15,23 @@ from typing import Any, Final
 
 from controller.errors import CannotRunError
 
-__all__ = ["QueueControl"]
+__all__ = ["QueueControl", "load_bindings"]
 
 _PAUSE_S: Final = 0.1
+
+
+def load_bindings(python_paths: Iterable[str]) -> None:
+    """Makes BMv2's own bindings importable. Raises CannotRunError where they or Thrift are missing."""
+    # After our own packages: beside BMv2's lie others, of other versions.
+    sys.path += [path for path in python_paths if path not in sys.path]
+    try:
+        for name in ("thrift.Thrift", "bm_runtime.standard.Standard", "sswitch_runtime.SimpleSwitch"):
+            importlib.import_module(name)
+    except ImportError as error:
+        raise CannotRunError(
+            f"the BMv2 fabric sets queue rates over Thrift, and {error.name} is missing: install python3-thrift, and BMv2 "
+            "with its Python modules"
+        ) from None
 
 
 class QueueControl:
@@ -26,20 +40,13 @@ class QueueControl:
     def __init__(self, name: str, port: int, python_paths: Iterable[str], *, timeout_s: float = 30.0) -> None:
         """Connects to 127.0.0.1, waiting for the switch at most ``timeout_s``. ``python_paths``: where its bindings are."""
         self._where = f"{name} (Thrift, 127.0.0.1:{port})"
-        # After our own packages: beside BMv2's lie others, of other versions.
-        sys.path += [path for path in python_paths if path not in sys.path]
-        try:
-            transport = importlib.import_module("thrift.transport.TTransport")
-            sockets = importlib.import_module("thrift.transport.TSocket")
-            binary = importlib.import_module("thrift.protocol.TBinaryProtocol")
-            multiplexed = importlib.import_module("thrift.protocol.TMultiplexedProtocol")
-            standard = importlib.import_module("bm_runtime.standard.Standard")
-            switch = importlib.import_module("sswitch_runtime.SimpleSwitch")
-        except ImportError as error:
-            raise CannotRunError(
-                f"the BMv2 fabric sets queue rates over Thrift, and {error.name} is missing: install python3-thrift, and BMv2 "
-                "with its Python modules"
-            ) from None
+        load_bindings(python_paths)
+        transport = importlib.import_module("thrift.transport.TTransport")
+        sockets = importlib.import_module("thrift.transport.TSocket")
+        binary = importlib.import_module("thrift.protocol.TBinaryProtocol")
+        multiplexed = importlib.import_module("thrift.protocol.TMultiplexedProtocol")
+        standard = importlib.import_module("bm_runtime.standard.Standard")
+        switch = importlib.import_module("sswitch_runtime.SimpleSwitch")
         self._errors: tuple[type[Exception], ...] = (importlib.import_module("thrift.Thrift").TException, OSError)
         self._transport = transport.TBufferedTransport(sockets.TSocket("127.0.0.1", port))
         protocol = binary.TBinaryProtocol(self._transport)
