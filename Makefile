@@ -27,7 +27,7 @@ SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
 .PHONY: help setup install-host packages kernel-packages bmv2-packages kernel demo test unit lint format bench p4 clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) kernel ## install and build all that a run needs
 
