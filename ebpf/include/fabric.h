@@ -81,6 +81,8 @@ struct record_head {
 	__u64 acks, nacks; /* sent */
 	__u64 last_ns; /* latest time at which a packet will be at the end of a link */
 	__u64 lateness_max_ns;
+	/* Of background flows, at their hosts; in none of the counts above. */
+	__u64 background_delivered, background_trimmed;
 };
 
 /* An ACK or NACK, noted before it is at its host: at the latest where it enters the last link. In this time

@@ -37,7 +37,7 @@ _WORD: Final = struct.Struct("<I")
 _NOTHING_COUNTED: Final = (0,) * 16
 _FAILURE: Final = struct.Struct("<QQ")
 _FAILURE_OFFSET: Final = 80
-_HEAD_BYTES: Final = 72
+_HEAD_BYTES: Final = 88
 
 
 class FabricPrograms:

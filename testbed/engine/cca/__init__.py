@@ -45,6 +45,13 @@ class Path:
     """Of the sender's NIC."""
     rtt_ns: float
     """RTT0 for every pair, in fabric time, as in the reference simulator: samples tell which pairs are nearer."""
+    rate_bps: float = 0.0
+    """That the schedule paces the flow at; 0.0 under a schedule that paces none."""
+
+    @property
+    def ceiling_bps(self) -> float:
+        """What no rate gets above: the schedule's own, or the line rate."""
+        return self.rate_bps or self.line_rate_bps
 
 
 class Control:
