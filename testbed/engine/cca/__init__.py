@@ -15,7 +15,7 @@ __all__ = ["BUILT_IN", "KINDS", "Control", "Network", "Path", "check", "load"]
 
 # No NumPy here: in a small virtual machine its import costs more than a run.
 
-BUILT_IN: Final = ("none", "nscc")
+BUILT_IN: Final = ("none", "nscc", "dcqcn", "dcqcn-paper", "fallback")
 KINDS: Final = ("window", "rate")
 
 
@@ -129,6 +129,14 @@ def load(name: str) -> type[Control] | None:
         from testbed.engine.cca.nscc import Nscc
 
         return Nscc
+    if name in ("dcqcn", "dcqcn-paper"):
+        from testbed.engine.cca.dcqcn import Dcqcn, DcqcnPaper
+
+        return Dcqcn if name == "dcqcn" else DcqcnPaper
+    if name == "fallback":
+        from testbed.engine.cca.fallback import Fallback
+
+        return Fallback
     if not name.endswith(".py"):
         raise _unknown(name)
     found = _execute(name)
