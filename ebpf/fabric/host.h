@@ -216,6 +216,7 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 	index &= MAX_PORTS - 1;
 	if (!receive || !transport)
 		return TC_ACT_SHOT;
+	record_head.came_packets++;
 	if (transport->flags & TRANSPORT_BACKGROUND) {
 		if (trimmed)
 			record_head.background_trimmed++;
