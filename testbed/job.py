@@ -261,6 +261,7 @@ def prepare(experiment: Experiment) -> Scenario:
             experiment.link_ns_of,
         )
     )
+    _check_background(experiment, wiring)
     bmv2 = _installed_bmv2() if experiment.fabric == "bmv2" else None
     fastest = max(port.gbps for port in wiring.ports)
     dilation = experiment.dilation or (
@@ -291,7 +292,6 @@ def prepare(experiment: Experiment) -> Scenario:
     speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
     for failure in experiment.link_failure:
         _ports_of_link(wiring, failure.link)
-    _check_background(experiment, wiring)
     largest = max(demand.max_port_bytes for demand in demands)
     parameters = derive(experiment, wiring, largest)
     return Scenario(
