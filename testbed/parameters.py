@@ -52,8 +52,7 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
     With links that differ, the nominal speed and the longest delay count, and for the timeouts the slowest queue. Raises InputError where the thresholds of
     marking, of which one may be automatic, are the wrong way round.
     """
-    tiers = 2 if len(wiring.switches) > 1 else 1
-    hops = 2 * tiers
+    hops = wiring.longest_path
     mtu = experiment.mtu_bytes
     delay_ns = max(port.ns for port in wiring.ports)
     byte_ns = 8 / experiment.link_gbps

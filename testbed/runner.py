@@ -128,7 +128,7 @@ def _identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, An
         "run": run.name,
         **scenario.experiment.keys(),
         "hosts": len(scenario.wiring.hosts),
-        "hosts_per_leaf": scenario.hosts_per_leaf,
+        **scenario.shape,
         "dilation": _plain_number(float(scenario.dilation)),
         "schedule": run.schedule,
         "cc": run.cc,

@@ -38,6 +38,11 @@ def _queues(scenario: Scenario) -> str:
     return f"of {limit_bytes} B, then {full}, loss recovery {scenario.experiment.loss_recovery}"
 
 
+def _shape(scenario: Scenario) -> str:
+    (size,) = scenario.shape.values()
+    return f"fat tree of k = {size}" if scenario.experiment.topology == "fat-tree" else f"{size} a leaf"
+
+
 def _in_real_time(scenario: Scenario) -> str:
     return f", in real time, {float(scenario.dilation):g} times slower" if scenario.experiment.stage == "host" else ""
 
@@ -46,7 +51,7 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
     """A table with one column a run; queues in whole packets of the MTU are rounded up."""
     experiment = scenario.experiment
     lines = [
-        f"{len(scenario.wiring.hosts)} hosts, {scenario.hosts_per_leaf} a leaf, {float(experiment.link_gbps):g} Gb/s, "
+        f"{len(scenario.wiring.hosts)} hosts, {_shape(scenario)}, {float(experiment.link_gbps):g} Gb/s, "
         f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
         f"queues {_queues(scenario)}, seed {experiment.seed}{_in_real_time(scenario)}",
         f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {', '.join(scenario.bottleneck_names)}",

@@ -26,7 +26,7 @@ from testbed.fabric.programs import INJECT_IFINDEX, FabricPrograms
 from testbed.net import LINK_KIND, FabricNet, FabricSwitch
 from testbed.stage.console import CONSOLE, say
 from testbed.stage.host.carriers import wait_for_carriers
-from testbed.topology import Wiring, leaf_spine, wire
+from testbed.topology import TOPOLOGIES, Wiring, wire
 
 __all__ = ["collective", "script", "shell"]
 
@@ -45,13 +45,13 @@ _CARRIERS_PER_S: Final = 50
 
 def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[FabricNet, Wiring, FabricPrograms]:
     network = job["network"]
-    topo = leaf_spine(
+    topo = TOPOLOGIES[network["topology"]](
         network["hosts"],
-        network["hosts_per_leaf"],
-        Fraction(network["link_gbps"]),
-        Fraction(network["link_ns"]),
-        {name: Fraction(value) for name, value in network["link_gbps_of"].items()},
-        {name: Fraction(value) for name, value in network["link_ns_of"].items()},
+        **network["shape"],
+        link_gbps=Fraction(network["link_gbps"]),
+        link_ns=Fraction(network["link_ns"]),
+        link_gbps_of={name: Fraction(value) for name, value in network["link_gbps_of"].items()},
+        link_ns_of={name: Fraction(value) for name, value in network["link_ns_of"].items()},
     )
     wiring = wire(topo)
     net = FabricNet(

@@ -108,7 +108,7 @@ def test_phases_hang_on_the_seed_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("hosts", "leaf"), [(2, 4), (16, 4), (17, 8), (20, 8)])
 def test_hosts_per_leaf_by_default(tmp_path: Path, hosts: int, leaf: int) -> None:
-    assert scenario(tmp_path, *uniform(hosts)).hosts_per_leaf == leaf
+    assert scenario(tmp_path, *uniform(hosts)).shape == {"hosts_per_leaf": leaf}
 
 
 def test_hosts_that_do_not_fill_the_last_leaf(tmp_path: Path) -> None:
