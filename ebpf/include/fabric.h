@@ -50,7 +50,7 @@ struct arrival {
 	__u32 reserved;
 };
 
-#define ARRIVAL_CAPACITY (1u << 20) /* of all ports together */
+#define ARRIVAL_CAPACITY (1u << 21) /* of all ports together */
 
 /* Route to a host: ROUTE_WAYS_SHIFT bits of index below the number of ways. One way: the index is that of the
  * port; more: of the first of so many members, over which the switch hashes. 0 ways: none.
