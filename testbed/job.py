@@ -347,6 +347,24 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
     return flows
 
 
+def _delay_rates(scenario: Scenario, plan: Plan, before: Plan | None, flows: NDArray[np.void]) -> int:
+    """Enters the control delay into the flows: who waits for its rate, and who has one of the phase ``before``.
+
+    Returns when the rates come into force, in kernel ns after the common start; 0 where all who have none wait.
+    """
+    if plan.discipline is not Discipline.PACED or not scenario.experiment.control_delay_ns:
+        return 0
+    rates_ns = delay_ns(scenario.experiment.control_delay_ns, scenario.dilation)
+    old = np.zeros(len(flows), dtype=np.int64)
+    if scenario.experiment.meanwhile == "old" and before is not None:
+        old[:] = before.steps[flows["source"], flows["destination"]]
+    flows["ready_ns"][old == 0] += rates_ns
+    if not old.any():
+        return 0
+    flows["before_steps"] = np.where(old, old, flows["steps"])
+    return rates_ns
+
+
 def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     """Writes what testbed.stage.tasks.collective reads into ``work``."""
     experiment, parameters = scenario.experiment, scenario.parameters
@@ -362,10 +380,13 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     phases: list[dict[str, Any]] = []
     packets = 0
     discipline = Discipline.ROUND_ROBIN
+    before: Plan | None = None
     for number, demand in enumerate(scenario.demands):
         plan = make_plan(run.schedule, demand, scenario.speeds_bps)
         discipline = plan.discipline
         flows = flow_table(scenario, demand, plan)
+        rates_ns = _delay_rates(scenario, plan, before, flows)
+        before = plan
         (work / f"flows-{number}.bin").write_bytes(flows.tobytes())
         (work / f"rates-{number}.bin").write_bytes(plan.steps.astype("<u4").tobytes())
         (work / f"start-{number}.bin").write_bytes(start_offsets(scenario).astype("<u8").tobytes())
@@ -378,6 +399,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
                 "period_ns": period_ns,
                 "lead_ns": period_ns // _LEAD + _LEAD_ODD_NS,
                 "limit_ns": MOST_BOUNDS * bound_ns + _allowance_ns(scenario),
+                "rates_ns": rates_ns,
                 "bucket_ns": max(1, -(-bound_ns // 500)),
             }
         )
@@ -494,7 +516,9 @@ def _allowance_ns(scenario: Scenario) -> int:
     longest_ns = max(port.ns for port in scenario.wiring.ports)
     up_ns = max((failure.up_ns for failure in experiment.link_failure), default=Fraction(0))
     timeouts_ns = _MOST_TIMEOUTS * scenario.parameters.rto_ns if experiment.loss_recovery != "none" else 0
-    waiting_ns = 10_000_000 + experiment.start_jitter_ns + 100 * longest_ns + up_ns + timeouts_ns
+    waiting_ns = (
+        10_000_000 + experiment.start_jitter_ns + experiment.control_delay_ns + 100 * longest_ns + up_ns + timeouts_ns
+    )
     return int(waiting_ns * scenario.dilation)
 
 

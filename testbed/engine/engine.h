@@ -45,6 +45,7 @@ struct engine {
 	enum discipline discipline;
 	enum balancing balancing;
 	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns;
+	uint64_t rates_ns; /* after the start: when the schedule's rates come into force; 0: from the start */
 	uint64_t linger_ns; /* so long may a packet be where no record tells of it */
 	bool late_records; /* they come when packets leave a port, and while the engine reads them */
 	double dilation;
