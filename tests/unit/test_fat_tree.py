@@ -120,6 +120,18 @@ def test_who_is_linked_to_whom() -> None:
     assert up == expected
 
 
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+def test_ports_of_a_switch_count_from_the_hosts_up(shape: tuple[int, int]) -> None:
+    """In the tables, which BMv2 has, as in the names of interfaces."""
+    network = wiring(*shape)
+    for switch in fabric_tables(network, SALT).switches:
+        own = [network.ports[port] for port in switch.ports]
+        assert [port.name for port in own] == [f"{switch.name}-eth{n + 1}" for n in range(len(own))]
+        peers = [port.peer_node for port in own]
+        below = {"edge": "h", "agg": "edge", "core": "agg"}[kind(switch.name)]
+        assert peers == sorted(peers, key=lambda name: (kind(name) != below, int(name.lstrip("aceghdor"))))
+
+
 @pytest.mark.parametrize("hosts", [54, 128, 512, 1000])
 def test_names_of_interfaces_fit_and_are_different(hosts: int) -> None:
     for k in range(smallest_fat_tree(hosts), 65, 2):
