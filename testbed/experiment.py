@@ -105,7 +105,7 @@ KEYS: Final = (
         "number",
         0,
         "kernel time over fabric time; 0: chosen so that times are whole, and in real time so that this machine keeps up",
-        maximum=1_000_000,
+        maximum=1e9,
     ),
     Key(
         "mtu_bytes",
@@ -186,8 +186,8 @@ KEYS: Final = (
         "links",
         "text",
         "trunk",
-        "one interface for all links, or a pair of them for each, slower: there ACKs are packets of their own; with BMv2 they "
-        "are pairs of veth whatever is given",
+        "one interface for all links, or a pair of them for each, slower: there ACKs are packets of their own; with BMv2 and "
+        "in real time they are pairs of veth whatever is given",
         choices=("trunk", "pairs"),
     ),
     Key(

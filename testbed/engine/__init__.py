@@ -167,6 +167,8 @@ class EngineOutput(TypedDict):
     """That did not reach the end of a link when they were due: 0, or no time is exact."""
     lateness_max_ns: int
     """Where links are veth: how late the latest packet was."""
+    timed: int
+    """And how often it was looked: arrivals, and services of switches that are processes."""
     acks: int
     nacks: int
     """Sent by the receivers."""

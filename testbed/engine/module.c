@@ -42,12 +42,13 @@ static PyObject *results(struct engine *engine)
 	for (uint32_t port = 0; port < measure->port_count; port++)
 		deepest[port] = measure->ports[port].max_queue_bytes;
 	dict = Py_BuildValue(
-		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#}", "epoch_ns",
+		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#}", "epoch_ns",
 		(unsigned long long)engine->epoch_ns, "sent_packets",
 		(unsigned long long)engine->sent_packets, "packet_hops",
 		(unsigned long long)engine->packet_hops, "late_packets",
 		(unsigned long long)engine_head(engine)->late_packets, "lateness_max_ns",
-		(unsigned long long)engine_head(engine)->lateness_max_ns, "acks",
+		(unsigned long long)engine_head(engine)->lateness_max_ns, "timed",
+		(unsigned long long)engine_head(engine)->timed, "acks",
 		(unsigned long long)engine_head(engine)->acks, "nacks",
 		(unsigned long long)engine_head(engine)->nacks, "heard", (unsigned long long)engine->heard,
 		"total_queue_max_bytes", (unsigned long long)measure->max_total_bytes, "bucket_ns",

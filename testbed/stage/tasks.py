@@ -1,4 +1,4 @@
-"""What a virtual machine can be started for. Each task gets the folder that it shares with the host."""
+"""What a stage can be asked to run. Each task gets the folder that it shares with the host."""
 
 from __future__ import annotations
 
@@ -218,6 +218,8 @@ def _blaming(cc: str, work: Path) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(str(error).replace(str(work / _USER_CONTROL), cc)) from None
+    except CannotRunError:  # such as that a switch has died, which may strike anywhere
+        raise
     except (Exception, SystemExit) as error:
         frames = [
             frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(_USER_CONTROL)

@@ -65,18 +65,18 @@ def test_all_cores_carry_alike(tmp_path: Path) -> None:
 
 
 def test_neighbours_need_no_upper_tier(tmp_path: Path) -> None:
-    """An ACK comes back in two links from the same switch, in four from the same pod, in six from another; 100 packets each."""
+    """Two links to a host at the same switch, four to one of the same pod, six to another pod; and as many back for the ACK."""
     demand = np.zeros((16, 16), dtype=int)
     for sender, receiver in ((0, 1), (4, 6), (8, 12)):
         demand[sender, receiver] = 100 * MTU
     scenario = tree(write_matrix(tmp_path / "three.csv", demand))
     data = run_once(scenario, "rr")
     assert_all_arrived(data, scenario)
-    for links, first, last in zip(
-        (2, 4, 6), data.flows["first_arrival_ns"], data.flows["last_arrival_ns"], strict=True
-    ):
+    columns = (data.flows[name].tolist() for name in ("first_arrival_ns", "last_arrival_ns", "last_ack_ns"))
+    for links, first, last, ack in zip((2, 4, 6), *columns, strict=True):
         assert first == pytest.approx(links * (1000 + PACKET_NS), abs=1e-3)
         assert last == pytest.approx(first + 99 * PACKET_NS, abs=1e-3)
+        assert ack == pytest.approx(last + links * (1000 + 0.64), abs=0.02)
 
 
 @pytest.mark.parametrize("link", ["edge1-agg2", "agg1-core1"])
