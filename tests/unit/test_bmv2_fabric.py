@@ -70,7 +70,7 @@ def test_bindings_beside_it_are_found(program: Path) -> None:
 
 def test_a_variable_that_names_nothing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INCASTFREE_BMV2", str(tmp_path / "none"))
-    with pytest.raises(CannotRunError, match=r"INCASTFREE_BMV2 is .*none, which is no program: set it to"):
+    with pytest.raises(CannotRunError, match=r"INCASTFREE_BMV2 is .*none, which is no program: set it to the path of"):
         installation.find()
 
 
