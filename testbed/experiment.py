@@ -158,7 +158,13 @@ KEYS: Final = (
         choices=tuple(SCHEDULES),
     ),
     _CC,
-    Key("lb", "text", "ops", "load balancing: packet spraying or one path a flow", choices=("ops", "ecmp")),
+    Key(
+        "lb",
+        "text",
+        "ops",
+        "load balancing: packet spraying, oblivious or by what ACKs prove good; one path a flow; or the emptiest uplink",
+        choices=("ops", "reps", "ecmp", "ar"),
+    ),
     Key("phase", "text", "random", "where in its gap a paced flow starts", choices=("random", "zero", "golden")),
     Key(
         "stage",
@@ -334,7 +340,13 @@ def _check_together(experiment: Experiment, where: str) -> None:
                 raise InputError(
                     f"{where}loss_recovery is none: without ACKs {run.cc} hears nothing; give sack or timeout, or cc none"
                 )
+        if experiment.lb == "reps":
+            raise InputError(
+                f"{where}lb reps: loss_recovery is none, and without ACKs it hears of no path; give sack or timeout, or lb ops"
+            )
     if experiment.fabric == "bmv2":
+        if experiment.lb == "ar":
+            raise InputError(f"{where}lb ar: only the fabric kernel; give another lb, or fabric kernel")
         for name in ("loss_data", "loss_ack", "link_failure"):
             if getattr(experiment, name):
                 raise InputError(f"{where}{name}: only the fabric kernel loses packets on links; leave it out")

@@ -40,7 +40,7 @@ struct port {
 	__u32 debt_bytes; /* of answers that were computed through; the next data packet that is accepted pays
 			   */
 	__u32 foreign; /* packets that are not IPv4 to a host of the testbed */
-	__u32 reserved[2];
+	__u64 full_ns; /* adaptive routing: time to serialise the queue that occupancy is a share of */
 };
 
 /* One data packet that a port accepted, for what was in the queue when another one left it. */
@@ -97,8 +97,8 @@ struct feedback {
 	__u8 kind;
 	__u8 flags;
 	__u8 copy;
-	__u8 reserved;
-	__u32 reserved2;
+	__u8 entropy; /* value of the packet that is answered */
+	__u32 reserved;
 };
 
 #define FEEDBACK_CAPACITY (1u << 17)

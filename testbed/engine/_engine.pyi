@@ -32,6 +32,7 @@ def run(
     tail_probe_ns: int,
     epoch_ns: int,
     linger_ns: int,
+    freeze_ns: int,
     dilation: float,
     controls: list[Any] | None,
     calls_on_sent: bool,

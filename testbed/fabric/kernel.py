@@ -20,6 +20,7 @@ _TRUNK_IFINDEX: Final = 992
 _TRUNK_PEER_IFINDEX: Final = 993
 _MAX_ROUTES: Final = 1 << 19
 _MAX_MEMBERS: Final = 1 << 16
+_ADAPTIVE_WAYS: Final = 64
 _ROUTE_WAYS_SHIFT: Final = 20
 _WORD: Final = struct.Struct("<I")
 
@@ -33,11 +34,21 @@ class KernelFabric(FabricPrograms):
         member_count = sum(len(switch.members) for switch in self.tables.switches)
         if len(wiring.switches) * len(wiring.hosts) > _MAX_ROUTES or member_count > _MAX_MEMBERS:
             raise CannotRunError("the topology has too many routes for the kernel fabric: use fewer hosts or switches")
+        if given["constants"].get("adaptive"):
+            self._check_groups()
         self._fill_routes(self.tables, self.data[self.places["routes"][0] :], self.data[self.places["members"][0] :])
         if net.link_kind == "veth":
             self.attach_veth("veth_far_end", "port_egress")
         else:
             self._attach(net)
+
+    def _check_groups(self) -> None:
+        """Raises CannotRunError for a group that is too large for adaptive routing."""
+        ways = max((len(route.ports) for route in self.wiring.routes.values()), default=0)
+        if ways > _ADAPTIVE_WAYS:
+            raise CannotRunError(
+                f"lb ar: a switch has {ways} ways to a host, adaptive routing at most {_ADAPTIVE_WAYS}: use lb ops"
+            )
 
     def _fill_routes(self, tables: FabricTables, routes: memoryview, members: memoryview) -> None:
         """The switches' groups one after the other, in one table."""

@@ -27,7 +27,7 @@ _MAX_PORTS: Final = 8192
 _BYTE_NS_ONE: Final = 1 << 32
 _ARRIVAL_CAPACITY: Final = 1 << 20
 _UNLIMITED_ARRIVAL_SLOTS: Final = 1024
-_PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIII8x")
+_PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIIIQ")
 """struct port of ebpf/include/fabric.h."""
 _CONTROL_COUNT, _MARKS, _DROPS, _TRIMS, _LOST, _FOREIGN = 14, 15, 18, 19, 20, 23
 """Places of its counters."""
@@ -54,8 +54,11 @@ class FabricPrograms:
         mtu_bytes: int,
         tracing: bool,
         constants: Mapping[str, int],
+        occupancy_bytes: int = 0,
     ) -> None:
-        """``constants``: those of ebpf/fabric/state.h that say what queues, links and receivers do."""
+        """``constants``: those of ebpf/fabric/state.h that say what queues, links and receivers do; ``occupancy_bytes``: the queue
+        that adaptive routing takes the occupancy of.
+        """
         if len(wiring.ports) > _MAX_PORTS:
             raise CannotRunError(
                 f"the topology has {len(wiring.ports)} ports, the fabric's programs at most {_MAX_PORTS}: use fewer hosts"
@@ -86,7 +89,7 @@ class FabricPrograms:
         rates = programs.map("rate_tables")
         memory = rates.map_memory()
         self.rate_tables = [RateTable(memory[host * rates.stride_bytes :]) for host in range(hosts)]
-        self._fill_ports(dilation, queue_bytes, self.tables)
+        self._fill_ports(dilation, queue_bytes, occupancy_bytes, self.tables)
         self._attach_inject()
 
     def check(self) -> None:
@@ -125,7 +128,7 @@ class FabricPrograms:
         for port, down_ns, up_ns in failures:
             _FAILURE.pack_into(self.ports, port * _PORT.size + _FAILURE_OFFSET, down_ns, up_ns)
 
-    def _fill_ports(self, dilation: Fraction, queue_bytes: int, tables: FabricTables) -> None:
+    def _fill_ports(self, dilation: Fraction, queue_bytes: int, occupancy_bytes: int, tables: FabricTables) -> None:
         node_of = {name: index for index, name in enumerate(self.wiring.switches)}
         hosts = len(self.wiring.hosts)
         for port in self.wiring.ports:
@@ -147,6 +150,7 @@ class FabricPrograms:
                 node * hosts,
                 salt,
                 *_NOTHING_COUNTED,
+                occupancy_bytes * byte_ns // _BYTE_NS_ONE,
             )
 
     def _attach_inject(self) -> None:

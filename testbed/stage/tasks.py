@@ -71,6 +71,7 @@ def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[Fa
         "mtu_bytes": network["mtu_bytes"],
         "tracing": job["trace"],
         "constants": job["constants"],
+        "occupancy_bytes": network["occupancy_bytes"],
     }
     if job["fabric"] == "kernel":
         fabric: FabricPrograms = KernelFabric(net, wiring, **given)
@@ -161,6 +162,7 @@ def collective(work: Path) -> None:
             slot_ns=job["slot_ns"],
             late_records=job["late_records"],
             linger_ns=job["linger_ns"],
+            freeze_ns=job["freeze_ns"],
         )
         say("phase", str(number))
         try:
