@@ -28,7 +28,6 @@ static __always_inline void port_record(struct __sk_buff *skb, __u32 index, cons
 {
 	struct record *record = &records[record_head.written & (RECORD_CAPACITY - 1)];
 
-	record_head.written++;
 	record->arrival_ns = arrival_ns;
 	record->far_end_ns = far_end_ns;
 	record->port = index;
@@ -38,6 +37,7 @@ static __always_inline void port_record(struct __sk_buff *skb, __u32 index, cons
 		record->destination = packet->destination;
 		record->psn = packet_psn(skb);
 	}
+	record_head.written++;
 }
 
 /* Data: when the packet will be at the far end, PORT_FULL if the queue had no room for it. */
@@ -183,6 +183,14 @@ static __always_inline int port_send(struct __sk_buff *skb, __u32 index, const s
 	skb->cb[0] = (__u32)until_ns;
 	skb->cb[1] = (__u32)(until_ns >> 32);
 	packet_note(skb, packet);
+	if (real_programs) {
+		/* A clone belongs to no socket (net/core/skbuff.c, __skb_clone): a packet is the sender's
+		 * until its NIC has sent it. Else all queues on its way would count as the sender's own, and
+		 * TCP (small queues, net/ipv4/tcp_output.c) keep hardly any packet in the network.
+		 */
+		bpf_clone_redirect(skb, PORT_IFINDEX_BASE + index, 0);
+		return TC_ACT_SHOT;
+	}
 	return bpf_redirect(trunk ? TRUNK_IFINDEX : PORT_IFINDEX_BASE + index, 0);
 }
 

@@ -20,6 +20,7 @@
 /* Constants of a run: what is 0 here costs nothing, since the verifier takes the code away. */
 const volatile __u32 host_count;
 const volatile __u32 trunk; /* all ports share one interface */
+const volatile __u32 real_programs; /* send through their own sockets */
 const volatile __u32 veth; /* links are veth, and frames say when they are due */
 const volatile __u32 tolerance_ns; /* on veth: a packet is late that comes so much later than it is due */
 const volatile __u32 tracing; /* records say which packet it was */
@@ -38,13 +39,14 @@ const volatile __u32 adaptive; /* data takes the least occupied member of a grou
 struct port ports[MAX_PORTS];
 __u32 routes[MAX_ROUTES];
 __u32 members[MAX_MEMBERS]; /* ports of the groups that routes point into */
+__u64 occupancy_ns[MAX_PORTS]; /* adaptive routing: time to serialise the queue that it is a share of */
 struct arrival arrivals[ARRIVAL_CAPACITY];
 struct record records[RECORD_CAPACITY];
 struct record_head record_head;
 struct feedback feedback[FEEDBACK_CAPACITY];
 __u64 received[RECEIVED_WORDS];
 
-/* Sized by the loader: see testbed/fabric/kernel.py. */
+/* Sized by the loader: see testbed/fabric/programs.py. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -33,8 +33,8 @@ __noinline __u64 port_rank(__u32 index, __u32 drawn, __u64 now_ns)
 	const struct port *port = port_at(index);
 	__u64 idle_ns = now_ns + port->propagation_ns;
 	__u64 queue_ns = port->clear_ns > idle_ns ? port->clear_ns - idle_ns : 0;
-	__u64 level = (queue_ns * 20 >= port->full_ns) + (queue_ns * 10 >= port->full_ns) +
-		      (queue_ns * 5 >= port->full_ns);
+	__u64 full_ns = occupancy_ns[index & (MAX_PORTS - 1)];
+	__u64 level = (queue_ns * 20 >= full_ns) + (queue_ns * 10 >= full_ns) + (queue_ns * 5 >= full_ns);
 
 	return level << 32 | drawn;
 }

@@ -27,17 +27,19 @@ _MAX_PORTS: Final = 8192
 _BYTE_NS_ONE: Final = 1 << 32
 _ARRIVAL_CAPACITY: Final = 1 << 20
 _UNLIMITED_ARRIVAL_SLOTS: Final = 1024
-_PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIIIQ")
+_PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIIIII")
 """struct port of ebpf/include/fabric.h."""
 _CONTROL_COUNT, _MARKS, _DROPS, _TRIMS, _LOST, _FOREIGN = 14, 15, 18, 19, 20, 23
 """Places of its counters."""
 _RECEIVE: Final = struct.Struct("<QQQIIIIIIIIII")
 """struct receive."""
 _WORD: Final = struct.Struct("<I")
-_NOTHING_COUNTED: Final = (0,) * 16
+_NOTHING_COUNTED: Final = (0,) * 18
 _FAILURE: Final = struct.Struct("<QQ")
 _FAILURE_OFFSET: Final = 80
-_HEAD_BYTES: Final = 72
+_SERVICE: Final = struct.Struct("<II")
+_SERVICE_OFFSET: Final = 120
+_HEAD_BYTES: Final = 88
 
 
 class FabricPrograms:
@@ -54,11 +56,8 @@ class FabricPrograms:
         mtu_bytes: int,
         tracing: bool,
         constants: Mapping[str, int],
-        occupancy_bytes: int = 0,
     ) -> None:
-        """``constants``: those of ebpf/fabric/state.h that say what queues, links and receivers do; ``occupancy_bytes``: the queue
-        that adaptive routing takes the occupancy of.
-        """
+        """``constants``: those of ebpf/fabric/state.h that say what queues, links and receivers do."""
         if len(wiring.ports) > _MAX_PORTS:
             raise CannotRunError(
                 f"the topology has {len(wiring.ports)} ports, the fabric's programs at most {_MAX_PORTS}: use fewer hosts"
@@ -73,7 +72,8 @@ class FabricPrograms:
         programs.resize_map("receives", hosts * hosts)
         slots = _arrival_slots(wiring, queue_bytes, mtu_bytes)
         own = {"host_count": hosts, "trunk": not net.pairs, "tracing": tracing, "arrival_slots": slots}
-        for name, value in {**own, "veth": net.link_kind == "veth", **constants}.items():
+        own |= {"veth": net.link_kind == "veth", "real_programs": net.isolated_hosts}
+        for name, value in {**own, **constants}.items():
             programs.set_constant(name, _WORD.pack(value))
         programs.load()
 
@@ -89,7 +89,7 @@ class FabricPrograms:
         rates = programs.map("rate_tables")
         memory = rates.map_memory()
         self.rate_tables = [RateTable(memory[host * rates.stride_bytes :]) for host in range(hosts)]
-        self._fill_ports(dilation, queue_bytes, occupancy_bytes, self.tables)
+        self._fill_ports(dilation, queue_bytes, self.tables)
         self._attach_inject()
 
     def check(self) -> None:
@@ -128,7 +128,11 @@ class FabricPrograms:
         for port, down_ns, up_ns in failures:
             _FAILURE.pack_into(self.ports, port * _PORT.size + _FAILURE_OFFSET, down_ns, up_ns)
 
-    def _fill_ports(self, dilation: Fraction, queue_bytes: int, occupancy_bytes: int, tables: FabricTables) -> None:
+    def set_service(self, port: int, data_ns: int, control_ns: int) -> None:
+        """How long a switch that is a process serves a packet of each priority, in kernel time: what it is held to."""
+        _SERVICE.pack_into(self.ports, port * _PORT.size + _SERVICE_OFFSET, data_ns, control_ns)
+
+    def _fill_ports(self, dilation: Fraction, queue_bytes: int, tables: FabricTables) -> None:
         node_of = {name: index for index, name in enumerate(self.wiring.switches)}
         hosts = len(self.wiring.hosts)
         for port in self.wiring.ports:
@@ -150,7 +154,6 @@ class FabricPrograms:
                 node * hosts,
                 salt,
                 *_NOTHING_COUNTED,
-                occupancy_bytes * byte_ns // _BYTE_NS_ONE,
             )
 
     def _attach_inject(self) -> None:
