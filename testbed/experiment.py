@@ -166,7 +166,13 @@ KEYS: Final = (
         choices=tuple(SCHEDULES),
     ),
     _CC,
-    Key("lb", "text", "ops", "load balancing: packet spraying or one path a flow", choices=("ops", "ecmp")),
+    Key(
+        "lb",
+        "text",
+        "ops",
+        "load balancing: packet spraying, oblivious or by what ACKs prove good; one path a flow; or the emptiest uplink",
+        choices=("ops", "reps", "ecmp", "ar"),
+    ),
     Key("phase", "text", "random", "where in its gap a paced flow starts", choices=("random", "zero", "golden")),
     Key(
         "stage",
@@ -365,6 +371,10 @@ def _check_together(experiment: Experiment, where: str) -> None:
                 raise InputError(
                     f"{where}loss_recovery is none: without ACKs {run.cc} hears nothing; give sack or timeout, or cc none"
                 )
+        if experiment.lb == "reps":
+            raise InputError(
+                f"{where}lb reps: loss_recovery is none, and without ACKs it hears of no path; give sack or timeout, or lb ops"
+            )
     if experiment.control_delay_ns and experiment.meanwhile == "old":
         for run in experiment.runs:
             if run.schedule == "rate" and run.cc != "none":
@@ -372,6 +382,8 @@ def _check_together(experiment: Experiment, where: str) -> None:
                     f"{where}meanwhile is old: {run.name} has a control, which sets rates as well; give wait, or rate alone"
                 )
     if experiment.fabric == "bmv2":
+        if experiment.lb == "ar":
+            raise InputError(f"{where}lb ar: only the fabric kernel; give another lb, or fabric kernel")
         for name in ("loss_data", "loss_ack", "link_failure"):
             if getattr(experiment, name):
                 raise InputError(f"{where}{name}: only the fabric kernel loses packets on links; leave it out")

@@ -22,7 +22,7 @@ from testbed.engine import FLOW_FIELDS, MAX_SOCKETS, RECEIVED_WORDS, RECORD_CAPA
 from testbed.experiment import Experiment, Run
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_dilation, rounding
-from testbed.parameters import Parameters, derive
+from testbed.parameters import FREEZE_NS, Parameters, derive
 from testbed.port_load import even_shares
 from testbed.stage.host.budget import real_time_dilation
 from testbed.stage.virtual.guest import VISIBLE
@@ -470,6 +470,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
             "link_ns_of": {name: str(value) for name, value in experiment.link_ns_of.items()},
             "mtu_bytes": experiment.mtu_bytes,
             "queue_bytes": parameters.queue_bytes,
+            "occupancy_bytes": parameters.occupancy_bytes,
         },
         "constants": _constants(scenario),
         "failures": [
@@ -506,6 +507,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         "bmv2": str(scenario.bmv2.program) if scenario.bmv2 else "",
         "late_records": scenario.links == "veth",
         "linger_ns": _linger_ns(scenario) if scenario.links == "veth" else 0,
+        "freeze_ns": int(FREEZE_NS * scenario.dilation),
         "trace": experiment.trace,
         "phases": phases,
     }
@@ -551,6 +553,7 @@ def _constants(scenario: Scenario) -> dict[str, int]:
         "loss_data": probability(experiment.loss_data),
         "loss_control": probability(experiment.loss_ack),
         "failing": bool(experiment.link_failure),
+        "adaptive": experiment.lb == "ar",
         "tolerance_ns": _packet_ns(scenario, max(port.gbps for port in scenario.wiring.ports))
         // (1 if experiment.stage == "host" else _TOLERANCE),
     }

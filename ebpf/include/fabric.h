@@ -100,8 +100,8 @@ struct feedback {
 	__u8 kind;
 	__u8 flags;
 	__u8 copy;
-	__u8 reserved;
-	__u32 reserved2;
+	__u8 entropy; /* value of the packet that is answered */
+	__u32 reserved;
 };
 
 #define FEEDBACK_CAPACITY (1u << 17)

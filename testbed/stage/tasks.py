@@ -73,7 +73,7 @@ def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[Fa
         "constants": job["constants"],
     }
     if job["fabric"] == "kernel":
-        fabric: FabricPrograms = KernelFabric(net, wiring, **given)
+        fabric: FabricPrograms = KernelFabric(net, wiring, occupancy_bytes=network["occupancy_bytes"], **given)
         _settle(job, wiring)
         return net, wiring, fabric
 
@@ -162,6 +162,7 @@ def collective(work: Path) -> None:
             slot_ns=job["slot_ns"],
             late_records=job["late_records"],
             linger_ns=job["linger_ns"],
+            freeze_ns=job["freeze_ns"],
             rates_ns=phase["rates_ns"],
         )
         say("phase", str(number))

@@ -20,6 +20,7 @@ from tests import oracle, oracle_nets
 from tests.emulation.conftest import OPEN_LOOP, run_once, scenario_of, write_matrix
 
 MTU = 4096
+SPRAYING: dict[str, oracle.Spraying] = {"ops": "ops", "ecmp": "ecmp", "ar": "ar"}
 Hops = list[tuple[int, int, int, int, int, int]]
 """(arrival, departure, bytes, source, destination, PSN) in kernel time, in order."""
 
@@ -69,7 +70,7 @@ def simulate(
         start_ns=[int(t) for t in start_offsets(scenario)],
         mtu_bytes=experiment.mtu_bytes,
         discipline="rate" if schedule == "rate" else "rr",
-        spraying="ecmp" if experiment.lb == "ecmp" else "ops",
+        spraying=SPRAYING[experiment.lb],
         seed=seed_word(experiment.seed, ENTROPY),
         path_salt=seed_word(experiment.seed, PATHS),
         log_hops=True,
@@ -80,6 +81,7 @@ def simulate(
         kmax_bytes=parameters.ecn_kmax_bytes,
         mark_salt=seed_word(experiment.seed, MARKS),
         failures=failures_of(scenario),
+        occupancy_bytes=parameters.occupancy_bytes if experiment.lb == "ar" else 0,
     )
 
 
@@ -241,6 +243,26 @@ def test_single_path(tmp_path: Path) -> None:
         for hop in hops if port >= 2 * hosts else []:
             used.setdefault(hop[3:5], set()).add(port)
     assert Counter(len(ports) for ports in used.values()) == {2: len(used)}  # one up, one down
+
+
+@pytest.mark.parametrize("links", ["trunk", "pairs"])
+@pytest.mark.parametrize("queue_bytes", [0, 40 * MTU, 4 * MTU])
+@pytest.mark.parametrize("schedule", ["rr", "rate"])
+def test_adaptive_routing(tmp_path: Path, schedule: str, queue_bytes: int, links: str) -> None:
+    """Each data packet takes the uplink that is the least occupied when it comes; headers keep to their hash.
+
+    Two of the first leaf's uplinks are slow, so that queues are of all levels; spraying offers the slowest more packets.
+    """
+    unlike = unlike_links(11, 4, 5)
+    unlike["link_gbps_of"] |= {"leaf1-spine1": 61.3, "leaf1-spine2": 117.9}
+    keys = {"queue_bytes": queue_bytes, "links": links, **unlike}
+    scenario = eleven_hosts(tmp_path, 5, lb="ar", **keys)
+    _, expected = compare(scenario, schedule)
+    oblivious = simulate(eleven_hosts(tmp_path, 5, lb="ops", **keys), schedule)
+    slowest = next(port.index for port in scenario.wiring.ports if (port.node, port.peer_node) == ("leaf1", "spine1"))
+    adaptive, sprayed = (len(result.hops[slowest]) + result.trims[slowest] for result in (expected, oblivious))
+    assert 20 < adaptive < sprayed - 15
+    assert (sum(expected.trims) > 20) == (queue_bytes == 4 * MTU or (queue_bytes > 0 and schedule == "rr"))
 
 
 FAILURES = [

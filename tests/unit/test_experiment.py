@@ -157,7 +157,7 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
     assert printed["demand"]["keys"]["token_bytes"]["unit"] == "B"
     assert {"rr", "rate"} <= set(printed["schedule"]["choices"])
     assert {"random", "zero", "golden"} <= set(printed["phase"]["choices"])
-    assert {"ops", "ecmp"} <= set(printed["lb"]["choices"])
+    assert {"ops", "reps", "ecmp", "ar"} == set(printed["lb"]["choices"])
     assert list(printed["link_failure"]["keys"]) == ["link", "down_ns", "up_ns"]
     assert [printed["link_failure"]["keys"][name]["unit"] for name in ("down_ns", "up_ns")] == ["ns", "ns"]
     assert printed["loss_recovery"]["choices"] == ["sack", "timeout", "none"]
@@ -251,7 +251,7 @@ WRONG = {
     "text in a table": ('link_gbps_of = { h1 = "fast" }', "link_gbps_of.h1 is 'fast'"),
     "number in a list": ("schedule = [1]", "schedule is [1]"),
     "table for text": ("lb = { a = 1 }", "lb is {'a': 1}"),
-    "unknown choice": ('lb = "reps"', "lb 'reps' is not known: use ops or ecmp"),
+    "unknown choice": ('lb = "spray"', "lb 'spray' is not known: use ops or reps or ecmp or ar"),
     "unknown schedule": ('schedule = ["rr", "fast"]', "schedule 'fast' is not known: use rr or rate"),
     "unknown stage": ('stage = "cloud"', "stage 'cloud' is not known: use virtual or host"),
     "schedule twice": ('schedule = ["rr", "rr"]', "schedule names something twice"),
@@ -286,6 +286,8 @@ WRONG = {
     "automatic loss": ('loss_ack = "auto"', "loss_ack is 'auto': give a number"),
     "unknown recovery": ('loss_recovery = "rack"', "loss_recovery 'rack' is not known: use sack or timeout or none"),
     "truth for recovery": ("loss_recovery = false", "loss_recovery is False: give text"),
+    "recycled values in an open loop": ('loss_recovery = "none"\nlb = "reps"', "without ACKs it hears of no path"),
+    "adaptive routing on BMv2": ('fabric = "bmv2"\nlb = "ar"', "lb ar: only the fabric kernel"),
     "control in an open loop": ('loss_recovery = "none"\ncc = "nscc"', "without ACKs nscc hears nothing"),
     "controlled run in an open loop": (
         'loss_recovery = "none"\nschedule = ["rr", "rate+nscc"]',
