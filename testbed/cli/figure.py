@@ -105,6 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs what is missing of the grid, then writes figure-N.csv, figure-N.png, and figure-N-cells.csv, which names the cells."""
     if str(arguments.out) in ("", "."):
         raise InputError("--out names no folder of its own: give one for the results, such as results/figure-3")
+    if arguments.dask and arguments.jobs:
+        raise InputError("--jobs is for this machine, and with --dask the workers' threads decide: leave one out")
     for module in ("pyarrow", "matplotlib"):
         if importlib.util.find_spec(module) is None:
             raise CannotRunError(f"{module} is missing, which results are written with: run make setup")

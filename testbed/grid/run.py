@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from controller.errors import CannotRunError, InputError
+from controller.errors import CannotRunError
 from testbed.grid.cells import Cell
 from testbed.grid.dask import run_on
 from testbed.grid.meter import GridMeter
@@ -20,12 +20,10 @@ __all__ = ["run_grid"]
 def run_grid(cells: Sequence[Cell], store: Store, *, jobs: int = 0, dask: str = "") -> None:
     """Runs the cells that the store does not have, the largest first; keeps each as soon as it has ended.
 
-    ``jobs``: how many at a time here; 0: one a processor. ``dask``: the address of a scheduler instead. After an
+    ``jobs``: how many at a time here; 0: one a processor. ``dask``: the address of a scheduler, whose workers decide, instead. After an
     interrupt or a kill the same call goes on where it was. Raises CannotRunError at the end if cells failed, of which each
     has had its line on stderr by then.
     """
-    if dask and jobs:
-        raise InputError("--jobs is for this machine: with --dask the workers' threads decide; leave one out")
     wanted = {cell.address: cell for cell in cells}
     todo = [cell for cell in wanted.values() if not store.has(cell)]
     # The largest first, so that none of them is left alone at the end.
