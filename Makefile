@@ -29,9 +29,9 @@ SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) kernel ## install and build all that a run needs
+setup: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) kernel ## install and build all that a run needs
 
-install-host: packages bmv2-packages $(VENV)/bmv2.stamp $(BPF_OBJECTS) $(ENGINE_STAMP) ## the same for --stage host: no kernel
+install-host: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) ## the same for --stage host: no kernel
 
 packages:
 	@scripts/install-packages.sh $(PACKAGES)
@@ -45,14 +45,8 @@ bmv2-packages: packages
 $(BIN)/incastfree: pyproject.toml | packages
 	@echo "making the virtual environment $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed]'
-	@touch $@
-
-# In the virtual environment, so that it goes with it.
-$(VENV)/bmv2.stamp: pyproject.toml | $(BIN)/incastfree
-	@echo "installing what programs BMv2"
 	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,bmv2]'
-	@touch $(BIN)/incastfree $@
+	@touch $@
 
 build/dev.stamp: pyproject.toml $(BIN)/incastfree
 	@echo "installing the development tools"

@@ -97,7 +97,7 @@ KEYS: Final = (
         "number",
         0,
         "kernel time over fabric time; 0: chosen so that times are whole, and in real time so that this machine keeps up",
-        maximum=1_000_000,
+        maximum=1e9,
     ),
     Key(
         "mtu_bytes",
@@ -178,9 +178,24 @@ KEYS: Final = (
         "links",
         "text",
         "trunk",
-        "one interface for all links, or a pair of them for each, slower: there ACKs are packets of their own; with BMv2 they "
-        "are pairs of veth whatever is given",
+        "one interface for all links, or a pair of them for each, slower: there ACKs are packets of their own; with BMv2 and "
+        "in real time they are pairs of veth whatever is given",
         choices=("trunk", "pairs"),
+    ),
+    Key(
+        "control_delay_ns",
+        "number",
+        0,
+        "between the demand known and its rates in force, of runs of schedule rate; one mailbox send of a DPU is 13.2e6",
+        "ns",
+        maximum=1e9,
+    ),
+    Key(
+        "meanwhile",
+        "text",
+        "wait",
+        "what paced senders do until then: wait, or send at the rates of the phase before (in the first they wait)",
+        choices=("wait", "old"),
     ),
     Key("start_jitter_ns", "number", 0, "each sender starts at random up to this late", "ns", maximum=1e9),
     Key("seed", "integer", 0, "of everything random", maximum=2**32 - 1),
@@ -251,6 +266,8 @@ class Experiment:
     stage: str = "virtual"
     fabric: str = "kernel"
     links: str = "trunk"
+    control_delay_ns: Fraction = Fraction(0)
+    meanwhile: str = "wait"
     start_jitter_ns: Fraction = Fraction(0)
     seed: int = 0
     trace: bool = False
@@ -333,6 +350,12 @@ def _check_together(experiment: Experiment, where: str) -> None:
             if run.cc != "none":
                 raise InputError(
                     f"{where}loss_recovery is none: without ACKs {run.cc} hears nothing; give sack or timeout, or cc none"
+                )
+    if experiment.control_delay_ns and experiment.meanwhile == "old":
+        for run in experiment.runs:
+            if run.schedule == "rate" and run.cc != "none":
+                raise InputError(
+                    f"{where}meanwhile is old: {run.name} has a control, which sets rates as well; give wait, or rate alone"
                 )
     if experiment.fabric == "bmv2":
         for name in ("loss_data", "loss_ack", "link_failure"):

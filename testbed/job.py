@@ -21,7 +21,7 @@ from controller.schedule.plan import Discipline
 from testbed.engine import FLOW_FIELDS, MAX_SOCKETS, RECEIVED_WORDS, RECORD_CAPACITY, Balancing, LossRecovery
 from testbed.experiment import Experiment, Run
 from testbed.fabric.bmv2 import installation
-from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, bmv2_dilation, rounding
+from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_dilation, rounding
 from testbed.parameters import Parameters, derive
 from testbed.stage.host.budget import real_time_dilation
 from testbed.stage.virtual.guest import VISIBLE
@@ -73,8 +73,14 @@ _BASE_MIB: Final = 512
 _BMV2_MIB: Final = 64
 """Of one switch process and its part of the network, rounded up."""
 _LINGER_PACKETS: Final = 4
-_TOLERANCE: Final = 10
+_TOLERANCE: Final = 4
+"""Part of a packet's time by which nothing may be late in virtual time. BMv2's threads are, by a fifteenth."""
 _NOTED_ROUNDING: Final = 1e-3
+_MOST_ROUNDING: Final = 1e-2
+_NOTED_SHORT: Final = 2e-2
+_MOST_HOPS: Final = 6
+_RECORD_BYTES: Final = 3 * 32
+"""Of a packet at one hop, where records are kept until the end: with what a growing array takes at once."""
 _GOLDEN: Final = (0.6180339887498949, 0.7548776662466927)
 """1/phi of the plain and of the plastic number: a low-discrepancy sequence in (i, j) (Roberts, 2018)."""
 _MAX_PACKETS: Final = 2**31
@@ -112,6 +118,7 @@ class Scenario:
     parameters: Parameters
     bmv2: installation.Installation | None = None
     """What the switches are, unless they are the kernel's."""
+    bmv2_version: str | None = None
 
     @property
     def links(self) -> str:
@@ -133,13 +140,7 @@ class Scenario:
                 f"a host's link of {float(shortest_ns):g} ns is too short for the engine to know of ACKs in time: they take "
                 f"effect up to {_PERIOD_FABRIC_NS / 1000:g} us late"
             )
-        if self.bmv2:
-            error = rounding(self.wiring, self.dilation, self.experiment.mtu_bytes)
-            if error > _NOTED_ROUNDING:
-                notes.append(
-                    f"BMv2 serves whole packets a second, which is up to {100 * error:.2g} % off the links' speeds at dilation "
-                    f"{float(self.dilation):g}"
-                )
+        notes += self._bmv2_notes() if self.bmv2 else []
         for demand in self.demands:
             bound_s = demand.bottleneck(self.speeds_bps).time_s
             slowest = max(self._uplink_times(demand), default=(Fraction(0), ""))
@@ -147,6 +148,29 @@ class Scenario:
                 notes.append(
                     f"link {slowest[1]} needs {float(slowest[0] * 10**6):.2f} us for its share: the lower bound and the "
                     "rates know of the hosts' links alone"
+                )
+        return notes
+
+    def _bmv2_notes(self) -> list[str]:
+        """How far BMv2's whole packets a second are off."""
+        mtu = self.experiment.mtu_bytes
+        notes = []
+        error = rounding(self.wiring, self.dilation, mtu)
+        if error > _NOTED_ROUNDING:
+            notes.append(
+                f"BMv2 serves whole packets a second, which is up to {100 * error:.2g} % off the links' speeds at dilation "
+                f"{float(self.dilation):g}"
+            )
+        for demand in self.demands:
+            packets = -(-demand.wire_bytes // mtu)
+            longer = max(
+                float((packets.sum(axis=axis) * mtu / np.maximum(1, demand.wire_bytes.sum(axis=axis))).max())
+                for axis in (0, 1)
+            )
+            if longer - 1 > _NOTED_SHORT:
+                notes.append(
+                    f"BMv2 serves a short packet as slowly as a full one: a port may take {100 * (longer - 1):.0f} % longer than "
+                    "the bytes of this demand do, of which the lower bound knows nothing"
                 )
         return notes
 
@@ -234,12 +258,8 @@ def prepare(experiment: Experiment) -> Scenario:
     if experiment.stage == "host" and not experiment.dilation:
         speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
         dilation = real_time_dilation(dilation, experiment, wiring, demands, speeds)
-    least = bmv2_dilation(fastest, experiment.mtu_bytes, MOST_PACKETS_PER_S)
-    if bmv2 and dilation < least:
-        raise InputError(
-            f"dilation is {float(dilation):g}: BMv2 is exact up to {MOST_PACKETS_PER_S} packets/s a port, which takes "
-            f"{math.ceil(least)} or more here; give that, or leave it out"
-        )
+    if bmv2:
+        _check_bmv2(experiment, wiring, dilation)
     if 8 * dilation / fastest < 1:
         raise InputError(
             f"dilation is {float(dilation):g}: at {float(fastest):g} Gb/s a byte would take less than the clock's 1 ns; "
@@ -260,7 +280,43 @@ def prepare(experiment: Experiment) -> Scenario:
         _ports_of_link(wiring, failure.link)
     largest = max(demand.max_port_bytes for demand in demands)
     parameters = derive(experiment, wiring, largest)
-    return Scenario(experiment, demands, wiring, speeds, dilation, hosts_per_leaf, parameters, bmv2)
+    return Scenario(
+        experiment,
+        demands,
+        wiring,
+        speeds,
+        dilation,
+        hosts_per_leaf,
+        parameters,
+        bmv2,
+        bmv2.version() if bmv2 else None,
+    )
+
+
+def _check_bmv2(experiment: Experiment, wiring: Wiring, dilation: Fraction) -> None:
+    """Raises InputError for what BMv2's queues, which count packets, cannot do."""
+    fastest = max(port.gbps for port in wiring.ports)
+    least = bmv2_dilation(fastest, experiment.mtu_bytes, MOST_PACKETS_PER_S)
+    if dilation < least:
+        raise InputError(
+            f"dilation is {float(dilation):g}: BMv2 is exact up to {MOST_PACKETS_PER_S} packets/s a port, which takes "
+            f"{math.ceil(least)} or more here; give that, or leave it out"
+        )
+    error = rounding(wiring, dilation, experiment.mtu_bytes)
+    if error > _MOST_ROUNDING:
+        raise InputError(
+            f"dilation is {float(dilation):g}: BMv2 serves whole packets a second, which would be {100 * error:.2g} % off the "
+            "speed of a link; give a smaller one, or link speeds that are closer to each other"
+        )
+    kmax = experiment.ecn_kmax_bytes
+    if isinstance(kmax, int) and 0 < kmax < experiment.mtu_bytes:
+        raise InputError(
+            f"ecn_kmax_bytes is {kmax}: BMv2 counts its queues in packets of {experiment.mtu_bytes} B; give one or more, or 0"
+        )
+    if len(wiring.switches) > MOST_SWITCHES:
+        raise InputError(
+            f"the topology has {len(wiring.switches)} switches, of BMv2 at most {MOST_SWITCHES} can run: give fewer hosts"
+        )
 
 
 def _installed_bmv2() -> installation.Installation:
@@ -349,6 +405,24 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
     return flows
 
 
+def _delay_rates(scenario: Scenario, plan: Plan, before: Plan | None, flows: NDArray[np.void]) -> int:
+    """Enters the control delay into the flows: who waits for its rate, and who has one of the phase ``before``.
+
+    Returns when the rates come into force, in kernel ns after the common start; 0 where all who have none wait.
+    """
+    if plan.discipline is not Discipline.PACED or not scenario.experiment.control_delay_ns:
+        return 0
+    rates_ns = delay_ns(scenario.experiment.control_delay_ns, scenario.dilation)
+    old = np.zeros(len(flows), dtype=np.int64)
+    if scenario.experiment.meanwhile == "old" and before is not None:
+        old[:] = before.steps[flows["source"], flows["destination"]]
+    flows["ready_ns"][old == 0] += rates_ns
+    if not old.any():
+        return 0
+    flows["before_steps"] = np.where(old, old, flows["steps"])
+    return rates_ns
+
+
 def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     """Writes what testbed.stage.tasks.collective reads into ``work``."""
     experiment, parameters = scenario.experiment, scenario.parameters
@@ -364,10 +438,13 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     phases: list[dict[str, Any]] = []
     packets = 0
     discipline = Discipline.ROUND_ROBIN
+    before: Plan | None = None
     for number, demand in enumerate(scenario.demands):
         plan = make_plan(run.schedule, demand, scenario.speeds_bps)
         discipline = plan.discipline
         flows = flow_table(scenario, demand, plan)
+        rates_ns = _delay_rates(scenario, plan, before, flows)
+        before = plan
         (work / f"flows-{number}.bin").write_bytes(flows.tobytes())
         (work / f"rates-{number}.bin").write_bytes(plan.steps.astype("<u4").tobytes())
         (work / f"start-{number}.bin").write_bytes(start_offsets(scenario).astype("<u8").tobytes())
@@ -380,6 +457,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
                 "period_ns": period_ns,
                 "lead_ns": period_ns // _LEAD + _LEAD_ODD_NS,
                 "limit_ns": MOST_BOUNDS * bound_ns + _allowance_ns(scenario),
+                "rates_ns": rates_ns,
                 "bucket_ns": max(1, -(-bound_ns // 500)),
             }
         )
@@ -452,6 +530,8 @@ def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: i
     control_bytes = hosts * hosts * (_CONTROL_BYTES if run.cc != "none" else 0)
     used_bytes = min(packets, in_flight) * _SKB_BYTES + hosts * hosts * _FLOW_BYTES + len(ports) * _PORT_BYTES
     switches_mib = _BMV2_MIB * len(scenario.wiring.switches) if scenario.bmv2 else 0
+    if scenario.links == "veth":
+        used_bytes += packets * _MOST_HOPS * _RECORD_BYTES
     return _BASE_MIB + switches_mib + (used_bytes + transport_bytes + control_bytes) // 2**20
 
 
@@ -495,7 +575,9 @@ def _allowance_ns(scenario: Scenario) -> int:
     longest_ns = max(port.ns for port in scenario.wiring.ports)
     up_ns = max((failure.up_ns for failure in experiment.link_failure), default=Fraction(0))
     timeouts_ns = _MOST_TIMEOUTS * scenario.parameters.rto_ns if experiment.loss_recovery != "none" else 0
-    waiting_ns = 10_000_000 + experiment.start_jitter_ns + 100 * longest_ns + up_ns + timeouts_ns
+    waiting_ns = (
+        10_000_000 + experiment.start_jitter_ns + experiment.control_delay_ns + 100 * longest_ns + up_ns + timeouts_ns
+    )
     return int(waiting_ns * scenario.dilation)
 
 

@@ -91,8 +91,7 @@ def run_schedule(
             machine.run("collective", on_line, limit_s=float(scenario.experiment.limit_s))
         finally:
             if logs:
-                for log in (work / LOGS).glob("*.log"):
-                    write_atomically(logs / log.name, log.read_bytes())
+                _keep_logs(work / LOGS, logs)
         data = collect(scenario, run.cc, work)
     figures = {
         **identity(scenario, run),
@@ -118,6 +117,13 @@ def _kernel_of(scenario: Scenario) -> tuple[str, str | None]:
         return platform.release(), None
     built = kernel.find()
     return built.version, built.key
+
+
+def _keep_logs(found: Path, folder: Path) -> None:
+    """What cannot be kept is lost: the run's own end is what counts."""
+    for log in found.glob("*.log"):
+        with contextlib.suppress(OSError):
+            write_atomically(folder / log.name, log.read_bytes())
 
 
 def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any]:
@@ -152,7 +158,7 @@ def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any
         "python_version": platform.python_version(),
         "kernel_version": version,
         "kernel_key": key,
-        "bmv2_version": scenario.bmv2.version() if scenario.bmv2 else None,
+        "bmv2_version": scenario.bmv2_version,
     }
 
 
@@ -249,14 +255,14 @@ def prepare_folder(scenario: Scenario, out: Path) -> None:
             for run in json.loads((out / "result.json").read_text())["runs"]:
                 for name in TABLES:
                     (out / run["run"] / f"{name}.parquet").unlink(missing_ok=True)
-                for log in (out / run["run"]).glob("*.log"):
-                    log.unlink()
                 with contextlib.suppress(OSError):
                     (out / run["run"]).rmdir()
         for name in ("result.json", *PICTURES):
             (out / name).unlink(missing_ok=True)
         for run in scenario.experiment.runs:
             (out / run.name).mkdir(exist_ok=True)
+            for switch in scenario.wiring.switches:
+                (out / run.name / f"{switch}.log").unlink(missing_ok=True)
         write_atomically(out / "experiment.toml", to_toml(scenario.experiment).encode())
     except OSError as error:
         raise CannotRunError(

@@ -132,15 +132,22 @@ int trunk_far_end(struct __sk_buff *skb)
  * There the clock runs on while the packet is on its way, or a process has had it in between: it is taken to
  * come when it was due, and how late it really was is noted.
  */
-static __always_inline __u64 veth_arrival(struct __sk_buff *skb, __u64 now_ns)
+static __always_inline void note_lateness(__u64 due_ns, __u64 now_ns)
 {
-	__u64 due_ns = packet_due(skb, now_ns);
 	__u64 late_ns = now_ns > due_ns ? now_ns - due_ns : 0;
 
+	record_head.timed++;
 	if (late_ns > tolerance_ns)
 		record_head.late_packets++;
 	if (late_ns > record_head.lateness_max_ns)
 		record_head.lateness_max_ns = late_ns;
+}
+
+static __always_inline __u64 veth_arrival(struct __sk_buff *skb, __u64 now_ns)
+{
+	__u64 due_ns = packet_due(skb, now_ns);
+
+	note_lateness(due_ns, now_ns);
 	return due_ns;
 }
 
@@ -170,6 +177,15 @@ int process_ingress(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
+/* When BMv2 was due to serve a packet that came at arrival_ns, by its own rule: at once, or so long after the
+ * one before of its priority. *due_ns is that of the one before, and then of this one.
+ */
+static __always_inline __u64 service_due(__u64 *due_ns, __u64 arrival_ns, __u32 service_ns)
+{
+	*due_ns = arrival_ns > *due_ns + service_ns ? arrival_ns : *due_ns + service_ns;
+	return *due_ns;
+}
+
 /* Egress hook of a switch port of BMv2, when it begins to serve the packet: the link adds what BMv2 does not
  * know of, the packet's own time on the wire and the propagation. An ACK whose next hop is its host ends
  * here, as in the kernel's own fabric (switch.h).
@@ -195,10 +211,14 @@ int process_egress(struct __sk_buff *skb)
 	packet_note(skb, &packet);
 	if (!packet_is_control(&packet)) {
 		port_record(skb, index, &packet, packet_due(skb, now_ns), until_ns);
+		note_lateness(service_due(&port->clear_ns, packet_due(skb, now_ns), port->data_service_ns),
+			      now_ns);
 		packet_set_due(skb, until_ns);
 		return port_hold(skb, index, until_ns);
 	}
 	port->control++;
+	note_lateness(service_due(&port->control_clear_ns, packet_due(skb, now_ns), port->control_service_ns),
+		      now_ns);
 	if (until_ns > record_head.last_ns)
 		record_head.last_ns = until_ns;
 	transport = packet_transport(skb);

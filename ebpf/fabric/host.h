@@ -213,6 +213,7 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 	index &= MAX_PORTS - 1;
 	if (!receive || !transport)
 		return TC_ACT_SHOT;
+	record_head.came_packets++;
 	word = &received[(receive->word + (psn >> 6)) & (RECEIVED_WORDS - 1)];
 	bit = 1ULL << (psn & 63);
 	if (trimmed) {

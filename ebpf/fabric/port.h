@@ -28,7 +28,6 @@ static __always_inline void port_record(struct __sk_buff *skb, __u32 index, cons
 {
 	struct record *record = &records[record_head.written & (RECORD_CAPACITY - 1)];
 
-	record_head.written++;
 	record->arrival_ns = arrival_ns;
 	record->far_end_ns = far_end_ns;
 	record->port = index;
@@ -38,6 +37,7 @@ static __always_inline void port_record(struct __sk_buff *skb, __u32 index, cons
 		record->destination = packet->destination;
 		record->psn = packet_psn(skb);
 	}
+	record_head.written++;
 }
 
 /* Data: when the packet will be at the far end, PORT_FULL if the queue had no room for it. */

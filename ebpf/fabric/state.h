@@ -42,7 +42,7 @@ struct record_head record_head;
 struct feedback feedback[FEEDBACK_CAPACITY];
 __u64 received[RECEIVED_WORDS];
 
-/* Sized by the loader: see testbed/fabric/kernel.py. */
+/* Sized by the loader: see testbed/fabric/programs.py. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -40,7 +40,8 @@ struct port {
 	__u32 debt_bytes; /* of answers that were computed through; the next data packet that is accepted pays
 			   */
 	__u32 foreign; /* packets that are not IPv4 to a host of the testbed */
-	__u32 reserved[2];
+	__u32 data_service_ns; /* a switch that is a process serves a packet in so long, whatever its size */
+	__u32 control_service_ns;
 };
 
 /* One data packet that a port accepted, for what was in the queue when another one left it. */
@@ -81,6 +82,8 @@ struct record_head {
 	__u64 acks, nacks; /* sent */
 	__u64 last_ns; /* latest time at which a packet will be at the end of a link */
 	__u64 lateness_max_ns;
+	__u64 timed; /* how often it was looked whether something was late */
+	__u64 came_packets; /* data at NICs, in whatever state and however often */
 };
 
 /* An ACK or NACK, noted before it is at its host: at the latest where it enters the last link. In this time

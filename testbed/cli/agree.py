@@ -8,10 +8,11 @@ import io
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
-from controller.errors import InputError
-from testbed.cli.execute import Meter
+from controller.errors import CannotRunError, InputError
+from testbed.cli.execute import Meter, check_output, report_losses
 from testbed.cli.experiment_options import add_experiment_options, add_output_options, experiment_mapping
 from testbed.experiment import from_mapping
 from testbed.job import prepare
@@ -19,6 +20,7 @@ from testbed.measure.store import write_atomically
 from testbed.report.agreement import agreement, agreement_table, as_rows
 from testbed.runner import run_experiment
 
+_TABLES: Final = ("agreement.csv", "agreement.json")
 HELP: Final = "run schedules on the kernel's fabric and on BMv2, and set both side by side"
 
 
@@ -33,12 +35,14 @@ def run(arguments: argparse.Namespace) -> int:
     data = experiment_mapping(arguments)
     if data.setdefault("fabric", "bmv2") != "bmv2":
         raise InputError("--fabric: agree runs both of them; leave it out")
+    check_output(arguments.out)
     scenario = prepare(from_mapping(data))
     if not scenario.expected_bytes:
-        print("nothing to send: CCT 0")
+        print("[]" if arguments.json else "nothing to send: CCT 0")
         return 0
     for note in scenario.notes:
         print(f"note: {note}", file=sys.stderr)
+    _clear(arguments.out)
     runs: dict[str, list[dict[str, Any]]] = {}
     for fabric in ("kernel", "bmv2"):
         # In the same time, so that nothing but the switches differs.
@@ -54,12 +58,28 @@ def run(arguments: argparse.Namespace) -> int:
     writer = csv.DictWriter(text, rows[0].keys())
     writer.writeheader()
     writer.writerows(rows)
-    write_atomically(arguments.out / "agreement.csv", text.getvalue().encode())
-    write_atomically(arguments.out / "agreement.json", (json.dumps(rows, indent=1) + "\n").encode())
+    try:
+        write_atomically(arguments.out / _TABLES[0], text.getvalue().encode())
+        write_atomically(arguments.out / _TABLES[1], (json.dumps(rows, indent=1) + "\n").encode())
+    except OSError as error:
+        raise CannotRunError(f"{error.filename or arguments.out} cannot be written: {error.strerror}") from None
     if arguments.json:
         print(json.dumps(rows, indent=1))
     else:
         print(agreement_table(found))
-        print(f"results           {arguments.out / 'agreement.csv'}")
-    complete = all(run["delivered_bytes"] == run["expected_bytes"] for both in runs.values() for run in both)
-    return 0 if complete else 1
+        print(f"results           {arguments.out / _TABLES[0]}")
+    return report_losses([run for both in runs.values() for run in both])
+
+
+def _clear(out: Path) -> None:
+    """Makes the folder, and takes away what an earlier comparison left: before anything was run."""
+    try:
+        if out.exists() and not out.is_dir():
+            raise CannotRunError(f"{out} is a file, not a folder: choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        for name in _TABLES:
+            (out / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise CannotRunError(
+            f"{error.filename or out} cannot be written: {error.strerror}; choose another --out"
+        ) from None

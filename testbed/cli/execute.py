@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from controller.errors import CannotRunError, InputError
 from testbed.experiment import Experiment
@@ -16,7 +16,7 @@ from testbed.measure.store import write_atomically
 from testbed.report.table import comparison
 from testbed.runner import nothing_to_send, prepare_folder, run_experiment
 
-__all__ = ["Meter", "execute"]
+__all__ = ["Meter", "check_output", "execute", "report_losses"]
 
 _EVERY_S: Final = 5.0
 
@@ -53,13 +53,18 @@ class Meter:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
-    """Runs, writes tables and pictures to ``out``, prints the comparison. 1 if a run lost bytes."""
+def check_output(out: Path) -> None:
+    """Before anything is run. Raises InputError or CannotRunError where results could not be written."""
     if str(out) in ("", "."):
         raise InputError("--out names no folder of its own: give one for the results, such as results/mine")
     for module in ("pyarrow", "matplotlib"):
         if importlib.util.find_spec(module) is None:
             raise CannotRunError(f"{module} is missing, which results are written with: run make setup")
+
+
+def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
+    """Runs, writes tables and pictures to ``out``, prints the comparison. 1 if a run lost bytes."""
+    check_output(out)
     scenario = prepare(experiment)
     for note in scenario.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -84,6 +89,11 @@ def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
         print(f"results           {out / 'result.json'}")
         for name, picture in pictures.items():
             print(f"{name:17} {picture}")
+    return report_losses(runs)
+
+
+def report_losses(runs: list[dict[str, Any]]) -> int:
+    """A line on stderr for each run that did not deliver all. Returns 1 if there is one, else 0."""
     lost = [run for run in runs if run["delivered_bytes"] != run["expected_bytes"]]
     for run in lost:
         print(

@@ -39,8 +39,10 @@ FLOW_FIELDS: Final = [
     ("last_bytes", "<u4"),
     ("steps", "<u4"),
     ("word", "<u4"),
+    ("before_steps", "<u4"),
+    ("reserved", "<u4"),
 ]
-"""NumPy layout of struct flow (sender.h). Sorted by source, then in round-robin order."""
+"""NumPy layout of struct flow (transport.h). Sorted by source, then in round-robin order."""
 
 RECORD_FIELDS: Final = [
     ("arrival_ns", "<u8"),
@@ -126,6 +128,8 @@ class EngineInput:
     sockets: int
     epoch_ns: int
     """The common start, on the kernel's monotonic clock: at least a second away."""
+    rates_ns: int
+    """After the common start: when the flows' steps come into force, and their before_steps until then; 0: at once."""
     late_records: bool
     """The fabric writes a record when a packet leaves a port, and while the engine reads: all are measured in the end."""
     linger_ns: int
@@ -163,6 +167,8 @@ class EngineOutput(TypedDict):
     """That did not reach the end of a link when they were due: 0, or no time is exact."""
     lateness_max_ns: int
     """Where links are veth: how late the latest packet was."""
+    timed: int
+    """And how often it was looked: arrivals, and services of switches that are processes."""
     acks: int
     nacks: int
     """Sent by the receivers."""
@@ -216,6 +222,7 @@ def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_f
         probe_ns=given.probe_ns,
         tail_probe_ns=given.tail_probe_ns,
         epoch_ns=given.epoch_ns,
+        rates_ns=given.rates_ns,
         linger_ns=given.linger_ns,
         late_records=given.late_records,
         dilation=given.dilation,

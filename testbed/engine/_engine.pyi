@@ -31,6 +31,7 @@ def run(
     probe_ns: int,
     tail_probe_ns: int,
     epoch_ns: int,
+    rates_ns: int,
     linger_ns: int,
     dilation: float,
     controls: list[Any] | None,

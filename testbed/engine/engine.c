@@ -175,8 +175,35 @@ static int run_timers(struct engine *engine, uint64_t now)
 	return 0;
 }
 
+/* A new rate table: from now_ns on all flows have the schedule's own rates. A flow keeps its debt. */
+static void put_rates_in_force(struct engine *engine, uint64_t now_ns)
+{
+	const struct flow *flows = engine->flows.buf;
+	const uint64_t *byte_ns = engine->byte_ns.buf;
+
+	for (uint32_t i = 0; i < engine->flow_count; i++) {
+		struct flow_state *flow = &engine->flow_storage[i];
+
+		flow->steps = flows[i].steps;
+		if (flow->steps)
+			flow->gap_ns =
+				(uint64_t)((double)wire_time_ns(engine->mtu_bytes, byte_ns[flow->source]) *
+					   (double)RATE_ONE / flow->steps);
+		sender_update(&engine->senders[flow->source], flow, now_ns);
+	}
+}
+
 static int send_until(struct engine *engine, uint64_t begin_ns, uint64_t horizon_ns)
 {
+	uint64_t rates_ns = engine->epoch_ns + engine->rates_ns;
+
+	if (engine->rates_ns && begin_ns < rates_ns && rates_ns <= horizon_ns) {
+		for (uint32_t host = 0; host < engine->host_count; host++)
+			if (run_host(engine, host, begin_ns, rates_ns))
+				return -1;
+		put_rates_in_force(engine, rates_ns);
+		begin_ns = rates_ns;
+	}
 	for (uint32_t host = 0; host < engine->host_count; host++)
 		if (run_host(engine, host, begin_ns, horizon_ns))
 			return -1;
@@ -376,6 +403,21 @@ static void report_progress(struct engine *engine, uint64_t time_ns, uint64_t *r
 	(void)length;
 }
 
+/* Without a word for so long, many times the linger, a switch that is a process has dropped what is missing.
+ */
+#define LONG_LINGER 64
+
+/* How long nothing must have been heard of, for the phase to be over: what is missing may yet be somewhere.
+ */
+static uint64_t linger_ns(const struct engine *engine)
+{
+	const struct record_head *noted = engine_head(engine);
+	bool all_came = noted->came_packets - engine->came_before == engine->sent_packets &&
+			noted->acks + noted->nacks == engine->heard;
+
+	return all_came ? engine->linger_ns : LONG_LINGER * engine->linger_ns;
+}
+
 /* Whether all is done that can be: acknowledged, or without a transport arrived or dropped; and nothing is
  * left on the links that the next phase could meet.
  */
@@ -383,9 +425,11 @@ static bool is_complete(const struct engine *engine, uint64_t wake_ns)
 {
 	const struct record_head *noted = engine_head(engine);
 
-	if (engine->last_far_end_ns + engine->linger_ns >= wake_ns ||
-	    noted->last_ns + engine->linger_ns >= wake_ns ||
+	if (engine->last_far_end_ns >= wake_ns || noted->last_ns >= wake_ns ||
 	    noted->feedback_written != engine->feedback_taken)
+		return false;
+	if (engine->late_records && (engine->last_far_end_ns + linger_ns(engine) >= wake_ns ||
+				     noted->last_ns + linger_ns(engine) >= wake_ns))
 		return false;
 	if (engine_has_transport(engine))
 		return engine->done_flows == engine->flow_count;
@@ -455,7 +499,7 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 		.last_bytes = (uint16_t)flow->last_bytes,
 		.open_loop = !engine_has_transport(engine),
 		.ready_ns = engine->epoch_ns + start_ns[flow->source] + flow->ready_ns,
-		.steps = flow->steps,
+		.steps = engine->rates_ns ? flow->before_steps : flow->steps,
 		.ceiling_steps = flow->steps,
 		.mtu_bytes = (uint16_t)engine->mtu_bytes,
 		.window_bytes = INT64_MAX / 2,
@@ -482,9 +526,10 @@ int engine_prepare(struct engine *engine)
 	engine_head(engine)->written = 0;
 	engine_head(engine)->feedback_written = 0;
 	engine_head(engine)->late_packets = 0;
-	engine_head(engine)->last_ns = engine_head(engine)->lateness_max_ns = 0;
+	engine_head(engine)->last_ns = engine_head(engine)->lateness_max_ns = engine_head(engine)->timed = 0;
 	engine_head(engine)->acks = engine_head(engine)->nacks = 0;
 	engine->delivered_before = engine_head(engine)->delivered_packets;
+	engine->came_before = engine_head(engine)->came_packets;
 	engine->controls.epoch_ns = engine->epoch_ns;
 	for (uint32_t host = 0, first = 0; host < engine->host_count; host++) {
 		uint32_t last = first;
@@ -497,9 +542,11 @@ int engine_prepare(struct engine *engine)
 			    govern(engine, &engine->flow_storage[i], windows[i]))
 				return -1;
 		}
-		/* Rates that a control sets are the engine's to keep, one packet at a time. */
+		/* Rates that change on the way are the engine's to keep, one packet at a time. */
 		sender_init(&engine->senders[host],
-			    engine->controls.kind == CONTROL_RATE ? SELF_PACED : engine->discipline,
+			    engine->discipline == PACED && engine->rates_ns ? SELF_PACED
+			    : engine->controls.kind == CONTROL_RATE         ? SELF_PACED
+									    : engine->discipline,
 			    engine->flow_storage + first, last - first, byte_ns[host],
 			    engine->list_storage + first, engine->place_storage + first,
 			    engine->heap_storage + first);

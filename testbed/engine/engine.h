@@ -3,7 +3,7 @@
  *
  * It wakes once a period, a little before the period that it is about to act for, offers every NIC what
  * leaves it in that period, and reads what the fabric recorded since. Frames carry the time at which they are
- * ready, so that nothing depends on when exactly the engine wakes: it is only ever early.
+ * ready, so that nothing depends on when exactly the engine wakes: in virtual time it is only ever early.
  *
  * The fabric notes an ACK when it enters the last link to its host, and so the engine knows of every ACK of
  * a period before it begins, if no such link is shorter than the period and the lead together: each host's
@@ -45,6 +45,7 @@ struct engine {
 	enum discipline discipline;
 	enum balancing balancing;
 	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns;
+	uint64_t rates_ns; /* after the start: when the schedule's rates come into force; 0: from the start */
 	uint64_t linger_ns; /* so long may a packet be where no record tells of it */
 	bool late_records; /* they come when packets leave a port, and while the engine reads them */
 	double dilation;
@@ -52,7 +53,7 @@ struct engine {
 	/* Its own. */
 	uint64_t epoch_ns; /* the common start */
 	uint64_t expected_packets, sent_packets, packet_hops, last_far_end_ns;
-	uint64_t delivered_before;
+	uint64_t delivered_before, came_before;
 	uint64_t time_ns; /* of what is being acted on */
 	uint64_t heard; /* ACKs and NACKs */
 	uint32_t flow_count, done_flows;

@@ -42,12 +42,13 @@ static PyObject *results(struct engine *engine)
 	for (uint32_t port = 0; port < measure->port_count; port++)
 		deepest[port] = measure->ports[port].max_queue_bytes;
 	dict = Py_BuildValue(
-		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#}", "epoch_ns",
+		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#}", "epoch_ns",
 		(unsigned long long)engine->epoch_ns, "sent_packets",
 		(unsigned long long)engine->sent_packets, "packet_hops",
 		(unsigned long long)engine->packet_hops, "late_packets",
 		(unsigned long long)engine_head(engine)->late_packets, "lateness_max_ns",
-		(unsigned long long)engine_head(engine)->lateness_max_ns, "acks",
+		(unsigned long long)engine_head(engine)->lateness_max_ns, "timed",
+		(unsigned long long)engine_head(engine)->timed, "acks",
 		(unsigned long long)engine_head(engine)->acks, "nacks",
 		(unsigned long long)engine_head(engine)->nacks, "heard", (unsigned long long)engine->heard,
 		"total_queue_max_bytes", (unsigned long long)measure->max_total_bytes, "bucket_ns",
@@ -91,27 +92,27 @@ static void release(struct engine *engine)
 
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {"flows",     "byte_ns",    "start_ns",    "propagation_ns", "windows",
-				"head",      "records",    "ports",       "feedback",       "mtu_bytes",
-				"seed",      "discipline", "balancing",   "recovery",       "control_kind",
-				"period_ns", "lead_ns",    "limit_ns",    "bucket_ns",      "slot_ns",
-				"rto_ns",    "reorder_ns", "probe_ns",    "tail_probe_ns",  "epoch_ns",
-				"linger_ns", "dilation",   "controls",    "calls_on_sent",  "late_records",
-				"ifindex",   "sockets",    "progress_fd", "trace_fd",       NULL};
+	static char *names[] = {
+		"flows",        "byte_ns",  "start_ns",     "propagation_ns", "windows",  "head",
+		"records",      "ports",    "feedback",     "mtu_bytes",      "seed",     "discipline",
+		"balancing",    "recovery", "control_kind", "period_ns",      "lead_ns",  "limit_ns",
+		"bucket_ns",    "slot_ns",  "rto_ns",       "reorder_ns",     "probe_ns", "tail_probe_ns",
+		"epoch_ns",     "rates_ns", "linger_ns",    "dilation",       "controls", "calls_on_sent",
+		"late_records", "ifindex",  "sockets",      "progress_fd",    "trace_fd", NULL};
 	struct engine engine = {0};
 	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rto_ns, reorder_ns, probe_ns,
-		tail_probe_ns, epoch_ns, linger_ns;
+		tail_probe_ns, epoch_ns, rates_ns, linger_ns;
 	PyObject *dict = NULL, *controls;
 	int discipline, balancing, recovery, kind, calls_on_sent, late_records;
 
 	(void)self;
 	if (!PyArg_ParseTupleAndKeywords(
-		    args, keywords, "y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKdOppiiii", names, &engine.flows,
+		    args, keywords, "y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKKdOppiiii", names, &engine.flows,
 		    &engine.byte_ns, &engine.start_ns, &engine.propagation_ns, &engine.windows, &engine.head,
 		    &engine.records, &engine.ports, &engine.feedback, &engine.mtu_bytes, &engine.seed,
 		    &discipline, &balancing, &recovery, &kind, &period_ns, &lead_ns, &limit_ns, &bucket_ns,
-		    &slot_ns, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns, &epoch_ns, &linger_ns,
-		    &engine.dilation, &controls, &calls_on_sent, &late_records, &engine.ifindex,
+		    &slot_ns, &rto_ns, &reorder_ns, &probe_ns, &tail_probe_ns, &epoch_ns, &rates_ns,
+		    &linger_ns, &engine.dilation, &controls, &calls_on_sent, &late_records, &engine.ifindex,
 		    &engine.sockets, &engine.progress_fd, &engine.trace_fd))
 		goto out;
 	engine.discipline = (enum discipline)discipline;
@@ -125,6 +126,7 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 				   .tail_probe_ns = tail_probe_ns};
 	engine.period_ns = period_ns;
 	engine.epoch_ns = epoch_ns;
+	engine.rates_ns = rates_ns;
 	engine.linger_ns = linger_ns;
 	engine.late_records = late_records;
 	engine.lead_ns = lead_ns;

@@ -27,17 +27,19 @@ _MAX_PORTS: Final = 8192
 _BYTE_NS_ONE: Final = 1 << 32
 _ARRIVAL_CAPACITY: Final = 1 << 20
 _UNLIMITED_ARRIVAL_SLOTS: Final = 1024
-_PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIII8x")
+_PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIIIII")
 """struct port of ebpf/include/fabric.h."""
 _CONTROL_COUNT, _MARKS, _DROPS, _TRIMS, _LOST, _FOREIGN = 14, 15, 18, 19, 20, 23
 """Places of its counters."""
 _RECEIVE: Final = struct.Struct("<QQQIIIIIIIIII")
 """struct receive."""
 _WORD: Final = struct.Struct("<I")
-_NOTHING_COUNTED: Final = (0,) * 16
+_NOTHING_COUNTED: Final = (0,) * 18
 _FAILURE: Final = struct.Struct("<QQ")
 _FAILURE_OFFSET: Final = 80
-_HEAD_BYTES: Final = 72
+_SERVICE: Final = struct.Struct("<II")
+_SERVICE_OFFSET: Final = 120
+_HEAD_BYTES: Final = 88
 
 
 class FabricPrograms:
@@ -124,6 +126,10 @@ class FabricPrograms:
         """(port, down_ns, up_ns) in kernel time: what is on the port's link in between is lost."""
         for port, down_ns, up_ns in failures:
             _FAILURE.pack_into(self.ports, port * _PORT.size + _FAILURE_OFFSET, down_ns, up_ns)
+
+    def set_service(self, port: int, data_ns: int, control_ns: int) -> None:
+        """How long a switch that is a process serves a packet of each priority, in kernel time: what it is held to."""
+        _SERVICE.pack_into(self.ports, port * _PORT.size + _SERVICE_OFFSET, data_ns, control_ns)
 
     def _fill_ports(self, dilation: Fraction, queue_bytes: int, tables: FabricTables) -> None:
         node_of = {name: index for index, name in enumerate(self.wiring.switches)}

@@ -31,7 +31,7 @@ class Agreement:
     kernel: float | None
     bmv2: float | None
     difference: float | None
-    """Of bmv2 from kernel: a fraction where ``relative``, else in the figure's unit. None without two values, or of nothing."""
+    """Of bmv2 from kernel: a fraction where ``relative``, else in the figure's unit. None without two values."""
     relative: bool
 
 
@@ -44,19 +44,15 @@ def agreement(kernel: Sequence[Mapping[str, Any]], bmv2: Sequence[Mapping[str, A
         for label, key, factor, kind in _FIGURES:
             scale = 1 / one["mtu_bytes"] if factor is None else factor
             ours, theirs = (None if run[key] is None else run[key] * scale for run in (one, other))
-            difference = _difference(ours, theirs, kind)
-            found.append(Agreement(one["run"], label, ours, theirs, difference, kind == _RELATIVE))
+            relative = kind == _RELATIVE and bool(ours)  # of nothing there is no part
+            found.append(Agreement(one["run"], label, ours, theirs, _difference(ours, theirs, relative), relative))
     return found
 
 
-def _difference(kernel: float | None, bmv2: float | None, kind: str) -> float | None:
+def _difference(kernel: float | None, bmv2: float | None, relative: bool) -> float | None:
     if kernel is None or bmv2 is None:
         return None
-    if kind == _ABSOLUTE:
-        return bmv2 - kernel
-    if not kernel:
-        return None if bmv2 else 0.0
-    return bmv2 / kernel - 1
+    return bmv2 / kernel - 1 if relative else bmv2 - kernel
 
 
 def agreement_table(found: Sequence[Agreement]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from testbed.job import Scenario
 
-__all__ = ["comparison"]
+__all__ = ["break_even", "comparison"]
 
 _ROWS: Final = (
     ("CCT [us]", "cct_ns", 1e-3, "{:.2f}"),
@@ -66,4 +67,37 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
                 value = value * factor
             cells.append(f"{form.format(value):>14}")
         lines.append(f"{label:26}" + "".join(cells))
+    lines += break_even(scenario, runs)
     return "\n".join(lines) + "\n"
+
+
+def break_even(scenario: Scenario, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """With a control delay: the message from which on a paced run that waits for its rates ends before each other one.
+
+    A run takes (1 + inflation) T*, a paced one its delay more. Inflations are taken as they are here, whatever the size.
+    """
+    delay_ns = float(scenario.experiment.control_delay_ns) * len(scenario.demands)
+    if not delay_ns or scenario.experiment.meanwhile == "old":
+        return []
+    bound_ns = float(scenario.lower_bound_s) * 1e9
+    load_bytes = sum(demand.max_port_bytes for demand in scenario.demands)
+    lines = []
+    for paced in runs:
+        if paced["schedule"] != "rate" or paced["cct_ns"] is None:
+            continue
+        own = (paced["cct_ns"] - delay_ns) / bound_ns - 1
+        for other in runs:
+            if other["schedule"] == "rate" or other["inflation"] is None:
+                continue
+            gain = other["inflation"] - own
+            if gain <= 0:
+                lines.append(
+                    f"{paced['run']} gains nothing on {other['run']} for which its rates would be worth waiting"
+                )
+                continue
+            least_bytes = delay_ns / gain / bound_ns * load_bytes
+            lines.append(
+                f"{paced['run']} breaks even with {other['run']} at M = {least_bytes / 1e6:.3g} MB (here {load_bytes / 1e6:.3g} MB), "
+                "if inflation is the same at that size"
+            )
+    return ["", *lines] if lines else []

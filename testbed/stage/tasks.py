@@ -1,4 +1,4 @@
-"""What a virtual machine can be started for. Each task gets the folder that it shares with the host."""
+"""What a stage can be asked to run. Each task gets the folder that it shares with the host."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["collective", "script", "shell"]
 
 _NS: Final = 10**9
 _SETTLE_S: Final = 20
-_FLOW: Final = struct.Struct("<IIQIIII")
+_FLOW: Final = struct.Struct("<IIQIIIIII")
 """FLOW_FIELDS of testbed/engine, without NumPy."""
 _USER_CONTROL: Final = "control.py"
 LOGS: Final = "switches"
@@ -128,11 +128,12 @@ def collective(work: Path) -> None:
         flows = (work / f"flows-{number}.bin").read_bytes()
         fabric.begin_phase(
             (source, destination, packets, word)
-            for source, destination, _, packets, _, _, word in _FLOW.iter_unpack(flows)
+            for source, destination, _, packets, _, _, word, _, _ in _FLOW.iter_unpack(flows)
         )
         controls = _controls(job, flows, work)
         rates = memoryview((work / f"rates-{number}.bin").read_bytes())
-        if controls.kind is ControlKind.RATE:  # the engine keeps the pace, and two clocks would add up
+        # Where rates change on the way the engine keeps the pace, and two clocks would add up.
+        if controls.kind is ControlKind.RATE or phase["rates_ns"]:
             rates = memoryview(bytes(len(rates)))
         for host, table in enumerate(fabric.rate_tables):
             table.write(rates[host * hosts * 4 : (host + 1) * hosts * 4])
@@ -161,6 +162,7 @@ def collective(work: Path) -> None:
             slot_ns=job["slot_ns"],
             late_records=job["late_records"],
             linger_ns=job["linger_ns"],
+            rates_ns=phase["rates_ns"],
         )
         say("phase", str(number))
         try:
@@ -216,6 +218,8 @@ def _blaming(cc: str, work: Path) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(str(error).replace(str(work / _USER_CONTROL), cc)) from None
+    except CannotRunError:  # such as that a switch has died, which may strike anywhere
+        raise
     except (Exception, SystemExit) as error:
         frames = [
             frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(_USER_CONTROL)

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from controller.errors import CannotRunError
+from testbed.experiment import from_mapping
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import bmv2_dilation
+from testbed.job import prepare
 from testbed.measure.results import RunData
 from testbed.runner import run_experiment
 from testbed.workload.zipf import zipf
@@ -116,18 +118,53 @@ def test_marks_at_a_steady_overload(tmp_path: Path) -> None:
         assert shares[0] == pytest.approx((39 - kmin) / (kmax - kmin), abs=0.09), (kmin, kmax)
 
 
-@pytest.fixture
-def short_lived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A BMv2 of which one switch dies soon after it was started."""
+def test_phases_and_unequal_links(tmp_path: Path) -> None:
+    """Two phases with drops, and a link of half the speed: every byte, and the kernel's times."""
+    files = [write_matrix(tmp_path / f"{seed}.csv", zipf(6, 1, 100 * MTU, MTU, seed)) for seed in (1, 2)]
+    phases = [{"file": str(file), "unit": "wire-bytes", "name": str(n)} for n, file in enumerate(files)]
+    phases[1]["after"] = ["0"]  # type: ignore[assignment]
+    common = {"demand": phases, "hosts_per_leaf": 3, "link_gbps_of": {"h3": 400}, "dilation": float(DILATION)}
+    for keys, run in (({}, "rate"), ({"trimming": False, "queue_bytes": 10 * MTU}, "rr")):
+        kernel, bmv2 = (prepare(from_mapping({**common, **keys, "fabric": fabric})) for fabric in ("kernel", "bmv2"))
+        ours, theirs = run_each([(kernel, run), (bmv2, run)])
+        assert_all_arrived(theirs, bmv2)
+        assert theirs.figures["phase_cct_ns"] == pytest.approx(
+            ours.figures["phase_cct_ns"], rel=0.002 if run == "rate" else 0.3
+        )
+        assert (theirs.figures["drops"] > 0) == (run == "rr")
+
+
+def wrapped(folder: Path, monkeypatch: pytest.MonkeyPatch, device: int, meanwhile: str) -> None:
+    """A BMv2 beside one of whose switches a shell command runs; $$ is the switch."""
     assert FOUND is not None
-    (tmp_path / "lib").symlink_to(FOUND.program.resolve().parent.parent / "lib")
-    program = tmp_path / "bin" / "switch"
+    (folder / "lib").symlink_to(FOUND.prefix / "lib")
+    program = folder / "bin" / "switch"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\ncase "$*" in *"--device-id 3 "*) (sleep 2; kill -9 $$) & ;; esac\nexec {FOUND.program} "$@"\n'
+        f'#!/bin/sh\ncase "$*" in *"--device-id {device} "*) ({meanwhile}) & ;; esac\nexec {FOUND.program} "$@"\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("INCASTFREE_BMV2", str(program))
+
+
+@pytest.fixture
+def short_lived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One switch dies soon after it was started."""
+    wrapped(tmp_path, monkeypatch, 3, "sleep 2; kill -9 $$")
+
+
+@pytest.fixture
+def halting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One switch stands still for 20 packet times again and again, as on a machine that is too slow."""
+    wrapped(tmp_path, monkeypatch, 1, "while sleep 0.05; do kill -STOP $$; sleep 0.02; kill -CONT $$; done")
+
+
+@pytest.mark.usefixtures("halting")
+def test_a_switch_that_does_not_keep_up_is_seen(demand: Path) -> None:
+    with pytest.raises(
+        CannotRunError, match=r"^\d+ times BMv2 or a link was late .* once by \d\d\.\d+ ms: give a larger"
+    ):
+        run_once(scenario_of(demand, fabric="bmv2"), "rate")
 
 
 @pytest.mark.usefixtures("short_lived")

@@ -70,7 +70,7 @@ def test_bindings_beside_it_are_found(program: Path) -> None:
 
 def test_a_variable_that_names_nothing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INCASTFREE_BMV2", str(tmp_path / "none"))
-    with pytest.raises(CannotRunError, match=r"INCASTFREE_BMV2 is .*none, which is no program: set it to"):
+    with pytest.raises(CannotRunError, match=r"INCASTFREE_BMV2 is .*none, which is no program: set it to the path of"):
         installation.find()
 
 
@@ -122,10 +122,49 @@ def test_too_fast_for_bmv2_is_refused_with_the_least_dilation(demand: str) -> No
 
 @pytest.mark.usefixtures("program")
 def test_rates_that_are_no_whole_packets_are_said(demand: str) -> None:
-    """At 300 of 800 Gb/s 375 packets/s; at 301 no whole number, within 0.1 %; at 1 Gb/s 1.25."""
-    for gbps, noted in ((300, False), (301, False), (1, True)):
+    """At 300 of 800 Gb/s 375 packets/s; at 301 no whole number, within 0.1 %; at 100.3 125.375; at 1 Gb/s 1.25."""
+    for gbps, noted in ((300, False), (301, False), (100.3, True)):
         scenario = prepare(from_mapping(keys(demand, link_gbps_of={"h1": gbps})))
         assert any("whole packets a second" in note for note in scenario.notes) == noted, gbps
+    with pytest.raises(InputError, match=r"BMv2 serves whole packets a second, which would be 20 % off"):
+        prepare(from_mapping(keys(demand, link_gbps_of={"h1": 1})))
+
+
+@pytest.mark.usefixtures("program")
+def test_short_packets_are_said(tmp_path: Path) -> None:
+    """1000 B take BMv2 as long as 4096 B."""
+    file = tmp_path / "short.csv"
+    file.write_text("0,1000\n1000,0\n")
+    assert any("310 % longer" in note for note in prepare(from_mapping(keys(str(file)))).notes)
+
+
+@pytest.mark.usefixtures("program")
+def test_thresholds_below_a_packet_are_refused(demand: str) -> None:
+    """They would mean: no marks."""
+    with pytest.raises(InputError, match="ecn_kmax_bytes is 4000: BMv2 counts its queues in packets of 4096 B"):
+        prepare(from_mapping(keys(demand, ecn_kmin_bytes=0, ecn_kmax_bytes=4000)))
+    prepare(from_mapping(keys(demand, ecn_kmin_bytes=0, ecn_kmax_bytes=0)))
+
+
+@pytest.mark.usefixtures("program")
+def test_in_real_time_the_fastest_port_passes_whole_packets(tmp_path: Path) -> None:
+    """However many hosts share the budget: a rate that is rounded would be another network."""
+    for hosts in (8, 12, 32, 48):
+        file = tmp_path / "demand.csv"
+        file.write_text("\n".join(",".join("0" if i == j else "409600" for j in range(hosts)) for i in range(hosts)))
+        scenario = prepare(from_mapping(keys(str(file), stage="host")))
+        assert rounding(scenario.wiring, scenario.dilation, MTU) < 1e-9, hosts
+        assert scenario.dilation > 24_414
+
+
+def test_a_link_to_the_program_is_followed(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries lie beside the program, not beside the link."""
+    link = tmp_path / "elsewhere"
+    link.symlink_to(program)
+    monkeypatch.setenv("INCASTFREE_BMV2", str(link))
+    found = installation.find()
+    assert found is not None
+    assert found.prefix == program.parent.parent.resolve()
 
 
 def test_rounding_of_rates() -> None:
@@ -189,7 +228,10 @@ def test_differences_are_relative_or_in_packets() -> None:
     assert found["CCT [us]"].difference == pytest.approx(0.01)
     assert found["CCT, last ACK [us]"].difference is None
     assert found["hot queue [packets]"].difference == 2
-    assert found["marked packets"].difference is None  # of nothing
+    assert (found["marked packets"].difference, found["marked packets"].relative) == (
+        3,
+        False,
+    )  # of nothing there is no part
     assert found["trimmed packets"].difference == 0
     table = agreement_table(list(found.values()))
     assert "+1.00 %" in table

@@ -229,7 +229,7 @@ def test_the_fabrics_constants(tmp_path: Path) -> None:
         "trimming": True,
         "ecn_kmin_bytes": 40 * MTU,
         "ecn_kmax_bytes": 160 * MTU,
-        "tolerance_ns": 409,
+        "tolerance_ns": 1024,
         "loss_data": 2**30,
         "loss_control": 2**31,
         "failing": False,

@@ -252,8 +252,9 @@ def test_the_flow_table_is_read_as_it_is_written() -> None:
     flow = np.zeros(1, dtype=engine.FLOW_FIELDS)
     for number, name in enumerate(flow.dtype.names or ()):
         flow[name] = number + 1
-    assert tasks._FLOW.unpack(flow.tobytes()) == (1, 2, 3, 4, 5, 6, 7)
-    assert flow.dtype.names == ("source", "destination", "ready_ns", "packets", "last_bytes", "steps", "word")
+    assert tasks._FLOW.unpack(flow.tobytes()) == (1, 2, 3, 4, 5, 6, 7, 8, 9)
+    names = ("source", "destination", "ready_ns", "packets", "last_bytes", "steps", "word", "before_steps", "reserved")
+    assert flow.dtype.names == names
 
 
 def test_capacities_are_powers_of_two(c_layout: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from testbed.experiment import from_mapping
 from testbed.job import prepare
 from testbed.measure.results import empty_figures
-from testbed.report.table import comparison
+from testbed.report.table import break_even, comparison
 
 
 def test_units_and_what_is_missing(tmp_path: Path) -> None:
@@ -32,3 +32,19 @@ def test_units_and_what_is_missing(tmp_path: Path) -> None:
     assert rows["deepest inner [packets]"] == "1"
     assert rows["all queues [MB]"] == "2.500"
     assert rows["wall time [s]"] == "1.3"
+
+
+def test_break_even_of_a_control_delay(tmp_path: Path) -> None:
+    """T* = 1000 packets x 40.96 ns; 1 % against 6 % without the 10 us of delay: 10 us / 0.05 = 200 us, 20 MB at 800 Gb/s."""
+    (tmp_path / "m.csv").write_text(f"0,{1000 * 4096}\n4096,0\n")
+    demand = [{"file": str(tmp_path / "m.csv"), "unit": "wire-bytes"}]
+    scenario = prepare(from_mapping({"demand": demand, "control_delay_ns": 10_000}))
+    rate = {**empty_figures(2), "run": "rate", "schedule": "rate", "cct_ns": 40_960 * 1.01 + 10_000}
+    control = {**empty_figures(2), "run": "rr+nscc", "schedule": "rr", "cct_ns": 40_960 * 1.06, "inflation": 0.06}
+    lines = break_even(scenario, [control, rate])
+    assert lines[1:] == [
+        "rate breaks even with rr+nscc at M = 20 MB (here 4.1 MB), if inflation is the same at that size"
+    ]
+    control["inflation"] = 0.01
+    assert "gains nothing on rr+nscc" in break_even(scenario, [control, rate])[1]
+    assert break_even(prepare(from_mapping({"demand": demand})), [control, rate]) == []

@@ -24,6 +24,7 @@ from testbed.topology import Wiring
 
 __all__ = ["Bmv2Fabric"]
 
+_NS: Final = 10**9
 _ANY_DEPTH: Final = 1 << 20
 """Of BMv2's own queues: the program's registers limit them, since it counts what it drops."""
 _COUNTERS: Final = ("marks", "trims", "drops")
@@ -56,6 +57,8 @@ class Bmv2Fabric(FabricPrograms):
         self._mark_salt = constants["mark_salt"]
         self._trimming = bool(constants["trimming"])
         self._rates = queue_rates(wiring, dilation, mtu_bytes)
+        for port in range(len(wiring.hosts), len(wiring.ports)):
+            self.set_service(port, *(_NS // packets_per_s for packets_per_s in self._rates[port]))
         self._clients: list[SwitchClient] = []
 
     def start(self) -> None:

@@ -33,7 +33,7 @@ class Installation:
 
     @property
     def _libraries(self) -> Path:
-        return self.program.resolve().parent.parent / "lib"
+        return self.prefix / "lib"
 
     @property
     def python_paths(self) -> list[str]:
@@ -66,7 +66,8 @@ class Installation:
 def find() -> Installation | None:
     """The one that INCASTFREE_BMV2 names, or that of the PATH. Raises CannotRunError where the variable names none."""
     named = os.environ.get(_VARIABLE)
-    if named and not os.access(named, os.X_OK):
-        raise CannotRunError(f"{_VARIABLE} is {named}, which is no program: set it to simple_switch_grpc, or unset it")
-    program = named or shutil.which("simple_switch_grpc")
-    return Installation(Path(program).absolute()) if program else None
+    program = shutil.which(named or "simple_switch_grpc")
+    if named and not program:
+        raise CannotRunError(f"{_VARIABLE} is {named}, which is no program: set it to the path of simple_switch_grpc")
+    # Where it really is: the virtual machine sees that folder, and the libraries lie beside it.
+    return Installation(Path(program).resolve()) if program else None

@@ -8,14 +8,18 @@ from typing import Final
 from controller.demand import HEADER_BYTES
 from testbed.topology import Wiring
 
-__all__ = ["MOST_PACKETS_PER_S", "PACKETS_PER_S", "bmv2_dilation", "queue_rates", "rounding"]
+__all__ = ["MOST_PACKETS_PER_S", "MOST_SWITCHES", "PACKETS_PER_S", "bmv2_dilation", "queue_rates", "rounding"]
 
 _NS: Final = 10**9
 PACKETS_PER_S: Final = 1000
-"""Of the fastest port, where the dilation is chosen: BMv2's threads wake some us after they are due, a fiftieth of a packet at
-this rate; in virtual time slowness costs nothing."""
+"""Of the fastest port, where the dilation is chosen: BMv2's threads serve up to 60 us after they are due, a fifteenth of a packet's
+time at this rate; in virtual time slowness costs nothing."""
 MOST_PACKETS_PER_S: Final = 10_000
 """Beyond that the same some us are more than a tenth of a packet's time."""
+
+
+MOST_SWITCHES: Final = 500
+"""Each has two ports to listen on, counted from 9090 and 9590 (switch.py)."""
 
 
 def bmv2_dilation(fastest_gbps: Fraction, mtu_bytes: int, packets_per_s: int = PACKETS_PER_S) -> Fraction:

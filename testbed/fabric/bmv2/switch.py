@@ -59,7 +59,10 @@ class Bmv2Options:
 
 
 class Bmv2Switch(FabricSwitch):
-    """Its process is alive from ``start`` to ``stop``. Listens on 127.0.0.1 alone."""
+    """Its process is alive from ``start`` to ``stop``.
+
+    gRPC listens on 127.0.0.1; Thrift, which cannot be told, on all addresses of the network namespace, which is our own.
+    """
 
     def __init__(self, name: str, *, options: Bmv2Options, index: int, **params: Any) -> None:
         """``index``: its place in the wiring; device id and listening ports follow from it."""

@@ -23,14 +23,15 @@ _PAUSE_S: Final = 0.1
 def load_bindings(python_paths: Iterable[str]) -> None:
     """Makes BMv2's own bindings importable. Raises CannotRunError where they or Thrift are missing."""
     # After our own packages: beside BMv2's lie others, of other versions.
-    sys.path += [path for path in python_paths if path not in sys.path]
+    places = list(python_paths)
+    sys.path += [path for path in places if path not in sys.path]
     try:
         for name in ("thrift.Thrift", "bm_runtime.standard.Standard", "sswitch_runtime.SimpleSwitch"):
             importlib.import_module(name)
     except ImportError as error:
         raise CannotRunError(
-            f"the BMv2 fabric sets queue rates over Thrift, and {error.name} is missing: install python3-thrift, and BMv2 "
-            "with its Python modules"
+            f"the BMv2 fabric sets queue rates over Thrift, and {error.name} is missing from Python's path"
+            f"{''.join(f' and {place}' for place in places)}: install python3-thrift, and BMv2 with its Python modules"
         ) from None
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from controller.demand import Demand
 from controller.errors import CannotRunError
 from testbed.experiment import Experiment
+from testbed.fabric.bmv2.rates import bmv2_dilation
 from testbed.topology import Wiring
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _ACK_BYTES: Final = 16384
 _ACK_PACKETS: Final = 32
 """A receiver answers once for as many (docs/model.md)."""
 _MOST_LATE: Final = 0.01
-"""Share of the packets that may be late in a run that counts."""
+"""Share of arrivals that may be late in a run that counts."""
 _READABLE_DIGITS: Final = 2
 
 
@@ -94,12 +95,18 @@ def real_time_dilation(
 ) -> Fraction:
     """The smallest multiple of ``least`` at which half of the budget is used, and timers have time for each packet.
 
-    ``least``: a dilation at which times are whole (testbed.job.choose_dilation); so they are at its multiples.
+    ``least``: a dilation at which times are whole (testbed.job.choose_dilation); so they are at its multiples. With BMv2 the
+    fastest port passes whole packets a second instead.
     """
     budget = _SHARE_TO_USE * HOPS_PER_S[experiment.fabric]
     by_hops = Fraction(packet_hops_per_s(experiment, wiring, demands, speeds_bps)) / budget
     fastest_bps = max(port.gbps for port in wiring.ports) * 10**9
     by_timers = _LEAST_PACKET_S * fastest_bps / (8 * experiment.mtu_bytes)
+    if experiment.fabric == "bmv2":
+        packets_per_s = math.floor(
+            bmv2_dilation(fastest_bps / 10**9, experiment.mtu_bytes, 1) / max(by_hops, by_timers, least)
+        )
+        return bmv2_dilation(fastest_bps / 10**9, experiment.mtu_bytes, max(1, packets_per_s))
     return least * max(1, math.ceil(max(by_hops, by_timers) / least))
 
 
@@ -129,16 +136,16 @@ def _rounded_up(number: float) -> str:
     return str(math.ceil(number / step) * step)
 
 
-def check_kept_up(late_packets: int, lateness_max_ns: int, packets: int, dilation: Fraction) -> None:
+def check_kept_up(late_packets: int, lateness_max_ns: int, timed: int, dilation: Fraction) -> None:
     """After a run in real time. Raises CannotRunError if the machine did not keep up with it.
 
-    ``late_packets``: arrivals that came more than a packet's time after they were due; ``lateness_max_ns``: of the
-    latest one, in kernel time; ``packets``: how many were sent.
+    ``timed``: how often a packet came to the end of a link, or BMv2 began to serve one; ``late_packets``: how many of these
+    were more than a packet's time after they were due; ``lateness_max_ns``: the latest one, in kernel time.
     """
-    share = late_packets / max(1, packets)
+    share = late_packets / max(1, timed)
     if share > _MOST_LATE:
         raise CannotRunError(
-            f"{100 * share:.1f} % of the packets came late by more than a packet's time, one by {lateness_max_ns / 1e6:.3f} ms: "
+            f"{100 * share:.1f} % of arrivals and services were late by more than a packet's time, one by {lateness_max_ns / 1e6:.3f} ms: "
             f"this machine did not keep up, and the figures would be wrong; give a larger dilation than {float(dilation):g}, "
             "or a machine that does nothing else"
         )

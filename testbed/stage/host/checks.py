@@ -20,6 +20,7 @@ __all__ = ["missing", "require"]
 _LOOPBACK_IFINDEX: Final = 1
 _PROBE_MAC: Final = bytes.fromhex("020000000002")
 _NO_FD: Final = 2**31 - 1
+_RPS: Final = "/proc/sys/net/core/rps_default_mask"
 _LEAST_LINUX: Final = (6, 0)
 """Before it a value of an array map is at most what kmalloc takes, 4 MiB; the fabric's records have 50
 (kernel/bpf/arraymap.c; "bpf: remove obsolete KMALLOC_MAX_SIZE restriction on array map value size", July 2022)."""
@@ -58,6 +59,16 @@ def _try_all(found: list[str]) -> None:
             f"kernel {release} does not load the fabric's eBPF programs, Linux 6.0 does: boot a newer one (Ubuntu 22.04: "
             "apt-get install linux-image-generic-hwe-22.04)"
         )
+    if "PREEMPT_RT" in platform.version():
+        found.append(
+            f"kernel {release} is PREEMPT_RT, where the fabric's programs interrupt each other: boot one that is not, or use stage "
+            "virtual"
+        )
+    if _spreads_packets():
+        found.append(
+            f"{_RPS} is not 0, so that packets are handled by several processors, and the fabric's programs share their state "
+            "without locks: set it to 0, or use stage virtual"
+        )
     for what, attempt, remedy in (
         ("sch_fq", _fq, f"modprobe sch_fq (Debian: linux-image-amd64; Ubuntu: linux-modules-extra-{release})"),
         ("clsact", _clsact, "modprobe sch_ingress"),
@@ -76,6 +87,15 @@ def _try_all(found: list[str]) -> None:
             f"kernel {release} does not let root load eBPF programs: give the container CAP_BPF, CAP_NET_ADMIN and "
             "CAP_PERFMON, end the kernel's lockdown, or use stage virtual"
         )
+
+
+def _spreads_packets() -> bool:
+    """Whether new interfaces get receive packet steering (Documentation/admin-guide/sysctl/net.rst)."""
+    try:
+        with open(_RPS, encoding="ascii") as file:
+            return bool(file.read().strip("0,\n"))
+    except OSError:
+        return False  # a kernel without it
 
 
 def _fq(netlink: RtNetlink) -> None:
