@@ -6,7 +6,7 @@ import argparse
 import csv
 import importlib.util
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -116,8 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     store = Store(arguments.out)
     try:
         files = {what: arguments.out / f"figure-{figure.number}{suffix}" for what, suffix in _SUFFIXES.items()}
-        for file in files.values():
-            file.unlink(missing_ok=True)  # or what failed would seem to have made it
+        _remove(files.values())  # or what fails now would seem to have made them
         _write(files["cells"], _csv([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells]))
         run_grid([cell for _, cell in cells], store, jobs=arguments.jobs, dask=arguments.dask)
         rows = figure.table(cells, store)
@@ -208,6 +207,14 @@ def _csv(rows: Sequence[Row]) -> bytes:
             {name: round(value, _DIGITS) if isinstance(value, float) else value for name, value in row.items()}
         )
     return text.getvalue().encode()
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CannotRunError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
 
 
 def _write(path: Path, content: bytes) -> None:

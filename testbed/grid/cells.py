@@ -140,6 +140,12 @@ def cells_of(
         raise InputError(f"{experiment.demand[0].file} sends nothing: give a matrix with something off its diagonal")
     mtu = experiment.mtu_bytes
     packets = sum(int((-(-demand.wire_bytes // mtu)).sum()) for demand in scenario.demands)
+    # One of each for all cells: some grids have hundreds, with megabytes each.
+    network = _network(scenario)
+    matrices = tuple(
+        Matrix(phase.file.read_bytes(), phase.file.suffix, phase.name, phase.unit, phase.token_bytes, phase.after)
+        for phase in experiment.demand
+    )
     cells = []
     for run in experiment.runs:
         own = run.cc.endswith(".py")
@@ -152,17 +158,12 @@ def cells_of(
                 ]
             },
             run=f"{run.schedule}+{Path(run.cc).name if own else run.cc}",
-            matrices=tuple(
-                Matrix(
-                    phase.file.read_bytes(), phase.file.suffix, phase.name, phase.unit, phase.token_bytes, phase.after
-                )
-                for phase in experiment.demand
-            ),
+            matrices=matrices,
             control=Path(run.cc).read_bytes() if own else None,
             tables=tables,
             may_not_end=run.name in may_not_end,
             label=f"{label} {run.name}",
-            network=_network(scenario),
+            network=network,
             packets=packets,
         )
         cells.append(replace(cell, address=_address(canonical(scenario, run))))

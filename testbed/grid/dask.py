@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 import threading
 import uuid
 from collections.abc import Generator, Sequence
 from typing import Any, Final
 
+from controller import __version__
 from controller.errors import CannotRunError, InputError
 from testbed.grid.cells import Cell, Files, Halt, Outcome, run_cell, versions
+from testbed.stage.virtual import kernel
 
 __all__ = ["run_on"]
 
@@ -69,7 +72,7 @@ def run_on(address: str, cells: Sequence[Cell]) -> Generator[Outcome, None, None
 
 def _check_workers(client: Any, address: str) -> None:
     try:
-        found: dict[str, dict[str, str]] = client.run(versions)
+        found: dict[str, dict[str, str]] = client.run(_installation)
     except (ImportError, CannotRunError) as error:
         raise CannotRunError(
             f"--dask {address}: a worker cannot run cells: {error}; install incastfree there"
@@ -77,12 +80,24 @@ def _check_workers(client: Any, address: str) -> None:
     if not found:
         raise CannotRunError(f"--dask {address}: the scheduler has no workers: start dask worker {address}")
     for worker, theirs in sorted(found.items()):
-        for name, value in versions().items():
+        for name, value in _installation().items():
             if theirs.get(name) != value:
                 raise CannotRunError(
-                    f"--dask {address}: worker {worker} has another {name} than here: copy this checkout there as it is "
-                    "built, and start the worker again"
+                    f"--dask {address}: worker {worker} has another {name} than here: copy this checkout and the kernel there "
+                    "as they are built, and start the worker again"
                 )
+
+
+def _installation() -> dict[str, str]:
+    """What must be the same everywhere."""
+    built = kernel.find()
+    return {
+        "version": __version__,
+        "python_version": platform.python_version(),
+        "kernel_version": built.version,
+        "kernel_key": built.key,
+        **versions(),
+    }
 
 
 def _leave(client: Any, grid: str, tasks: list[Any]) -> None:
@@ -106,6 +121,5 @@ def _work(cell: Cell, grid: str) -> Files:
 
 def _end(grid: str) -> None:
     """On a worker: the grid has ended, or was interrupted."""
-    halt = _halts.pop(grid, None)
-    if halt:
-        halt.halt()
+    # Kept: a cell that was on its way when the grid was interrupted must find it.
+    _halts.setdefault(grid, Halt()).halt()
