@@ -197,7 +197,7 @@ def test_quick_figures(tmp_path: Path, matrices: Sequence[Path]) -> None:
 
     scale = table(tmp_path / "figure-3.csv")
     assert len(scale) == 2 * 2 * 2 * 2
-    assert {row["bytes_per_sender"] for row in scale} == {"1000000"}
+    assert {row["bytes_per_sender"] for row in scale} == {"6000000"}
 
     use = table(tmp_path / "figure-4.csv")
     for run in ("rr+nscc", "rate"):
