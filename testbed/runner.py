@@ -34,6 +34,7 @@ __all__ = [
     "TABLES",
     "WALL_FIGURES",
     "Progress",
+    "identity",
     "nothing_to_send",
     "prepare_folder",
     "run_experiment",
@@ -93,7 +94,7 @@ def run_schedule(
                 _keep_logs(work / LOGS, logs)
         data = collect(scenario, run.cc, work)
     figures = {
-        **_identity(scenario, run),
+        **identity(scenario, run),
         "cc_sha256": cc_sha256,
         **data.figures,
         "wall_s": round(time.monotonic() - begin, 3),
@@ -125,7 +126,7 @@ def _keep_logs(found: Path, folder: Path) -> None:
             write_atomically(folder / log.name, log.read_bytes())
 
 
-def _identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any]:
+def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any]:
     """The experiment's keys as they were run."""
     version, key = _kernel_of(scenario) if ran else (None, None)
     phases = scenario.experiment.demand
@@ -166,7 +167,7 @@ def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
     hosts = len(scenario.wiring.hosts)
     run = scenario.experiment.run_of(schedule)
     return {
-        **_identity(scenario, run, ran=False),
+        **identity(scenario, run, ran=False),
         "cc_sha256": _sha256(Path(run.cc)) if run.cc.endswith(".py") else None,
         **empty_figures(hosts),
         **dict.fromkeys(WALL_FIGURES, 0),
