@@ -31,6 +31,7 @@ from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
 __all__ = [
     "PICTURES",
+    "REPORT",
     "TABLES",
     "WALL_FIGURES",
     "Progress",
@@ -42,6 +43,7 @@ __all__ = [
 
 TABLES: Final = ("flows", "ports", "counters", "trace")
 PICTURES: Final = ("queue.png", "utilisation.png")
+REPORT: Final = "report.html"
 WALL_FIGURES: Final = ("wall_s", "setup_s", "engine_s")
 """The only figures that differ between two runs of one experiment."""
 
@@ -153,6 +155,7 @@ def _identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, An
         "unit": [phase.unit for phase in phases],
         "token_bytes": [phase.token_bytes for phase in phases],
         "phase_names": [phase.name for phase in phases],
+        "notes": scenario.notes,
         "version": __version__,
         "python_version": platform.python_version(),
         "kernel_version": version,
@@ -256,7 +259,7 @@ def prepare_folder(scenario: Scenario, out: Path) -> None:
                     (out / run["run"] / f"{name}.parquet").unlink(missing_ok=True)
                 with contextlib.suppress(OSError):
                     (out / run["run"]).rmdir()
-        for name in ("result.json", *PICTURES):
+        for name in ("result.json", REPORT, *PICTURES):
             (out / name).unlink(missing_ok=True)
         for run in scenario.experiment.runs:
             (out / run.name).mkdir(exist_ok=True)
