@@ -183,6 +183,14 @@ static __always_inline int port_send(struct __sk_buff *skb, __u32 index, const s
 	skb->cb[0] = (__u32)until_ns;
 	skb->cb[1] = (__u32)(until_ns >> 32);
 	packet_note(skb, packet);
+	if (real_programs) {
+		/* A clone belongs to no socket (net/core/skbuff.c, __skb_clone): a packet is the sender's
+		 * until its NIC has sent it. Else all queues on its way would count as the sender's own, and
+		 * TCP (small queues, net/ipv4/tcp_output.c) keep hardly any packet in the network.
+		 */
+		bpf_clone_redirect(skb, PORT_IFINDEX_BASE + index, 0);
+		return TC_ACT_SHOT;
+	}
 	return bpf_redirect(trunk ? TRUNK_IFINDEX : PORT_IFINDEX_BASE + index, 0);
 }
 

@@ -19,6 +19,7 @@
 /* Constants of a run: what is 0 here costs nothing, since the verifier takes the code away. */
 const volatile __u32 host_count;
 const volatile __u32 trunk; /* all ports share one interface */
+const volatile __u32 real_programs; /* send through their own sockets */
 const volatile __u32 veth; /* links are veth, and frames say when they are due */
 const volatile __u32 tolerance_ns; /* on veth: a packet is late that comes so much later than it is due */
 const volatile __u32 tracing; /* records say which packet it was */

@@ -72,7 +72,8 @@ class FabricPrograms:
         programs.resize_map("receives", hosts * hosts)
         slots = _arrival_slots(wiring, queue_bytes, mtu_bytes)
         own = {"host_count": hosts, "trunk": not net.pairs, "tracing": tracing, "arrival_slots": slots}
-        for name, value in {**own, "veth": net.link_kind == "veth", **constants}.items():
+        own |= {"veth": net.link_kind == "veth", "real_programs": net.isolated_hosts}
+        for name, value in {**own, **constants}.items():
             programs.set_constant(name, _WORD.pack(value))
         programs.load()
 

@@ -193,3 +193,43 @@ def test_shell(tmp_path: Path) -> None:
     )
     assert "2 received, 0% packet loss" in done.stdout, done.stdout + done.stderr
     assert f"fetched {(REPOSITORY / 'LICENSE').stat().st_size}" in done.stdout, done.stdout + done.stderr
+
+
+TCP = """
+import socket, sys, time
+if sys.argv[1] == "receive":
+    peer, _ = socket.create_server(("0.0.0.0", 5000)).accept()
+    while peer.recv(1 << 20):
+        pass
+else:
+    began = time.monotonic()
+    peer = socket.create_connection(("10.0.0.7", 5000))
+    peer.sendall(bytes(500_000))
+    peer.shutdown(socket.SHUT_WR)
+    peer.recv(1)
+    print("took", time.monotonic() - began)
+"""
+
+
+def test_tcp_takes_the_same_time_on_both_fabrics() -> None:
+    """Nothing but the network holds a program's packets back, and both are the same network."""
+    folder = REPOSITORY / "build" / "tcp"  # not below /tmp, which the virtual machine hides
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tcp.py").write_text(TCP)
+    write_matrix(folder / "demand.csv", np.ones((8, 8), dtype=int))
+    took = {}
+    for fabric in ("kernel", "bmv2"):
+        net = folder / f"{fabric}.toml"
+        net.write_text(f'fabric = "{fabric}"\ndilation = {float(DILATION)}\n[[demand]]\nfile = "demand.csv"\n')
+        run = f"{sys.executable} {folder}/tcp.py"
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("incastfree")), "shell", str(net)],
+            input=f"h7 {run} receive &\nh1 sleep 5\nh1 {run} send\nexit\n",
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert "took " in done.stdout, done.stdout + done.stderr
+        took[fabric] = float(done.stdout.partition("took ")[2].split()[0])
+    assert took["bmv2"] == pytest.approx(took["kernel"], rel=0.01)

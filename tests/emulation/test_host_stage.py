@@ -137,7 +137,7 @@ def loaded():
 
 
 def check(what):
-    if not wait(lambda: state() == before, 15):
+    if not wait(lambda: state() == before, 60):
         now = state()
         for name in before:
             if now[name] != before[name]:
@@ -150,9 +150,9 @@ def kill(words, target, delay_s, on=None):
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         found = []
-        wait(lambda: found.append(started(process.pid, target)) or found[-1] or process.poll() is not None, 20)
+        wait(lambda: found.append(started(process.pid, target)) or found[-1] or process.poll() is not None, 100)
         if on:
-            wait(on, 60)
+            wait(on, 200)
         time.sleep(delay_s)
         if loaded():
             say("loaded", target)
@@ -160,7 +160,7 @@ def kill(words, target, delay_s, on=None):
             os.kill(found[-1], signal.SIGKILL)
     except ProcessLookupError:
         pass
-    stderr = process.communicate(timeout=60)[1]
+    stderr = process.communicate(timeout=200)[1]
     if target != "command" and (process.returncode != 1 or len(stderr.splitlines()) != 1 or "Traceback" in stderr):
         say("left", f"{target} killed: status {process.returncode}, {stderr}")
     check(f"{target} after {delay_s:.3f} s")
@@ -233,9 +233,9 @@ for target, delay_s, on in (
     kill(COMPARE, target, delay_s, on)
 for number in (signal.SIGINT, signal.SIGTERM):
     process = subprocess.Popen(COMPARE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    wait(loaded, 60)
+    wait(loaded, 200)
     process.send_signal(number)
-    stderr = process.communicate(timeout=60)[1]
+    stderr = process.communicate(timeout=200)[1]
     # No waiting here: the command ends when all of its processes have ended.
     if any(GUEST_MODULE in words for words in processes().values()) or list(Path("/tmp").glob("incastfree-*")):
         say("left", f"something after {number!r}")
