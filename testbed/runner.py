@@ -31,6 +31,7 @@ from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
 __all__ = [
     "PICTURES",
+    "REPORT",
     "TABLES",
     "WALL_FIGURES",
     "Progress",
@@ -43,6 +44,7 @@ __all__ = [
 
 TABLES: Final = ("flows", "ports", "counters", "trace")
 PICTURES: Final = ("queue.png", "utilisation.png")
+REPORT: Final = "report.html"
 WALL_FIGURES: Final = ("wall_s", "setup_s", "engine_s")
 """The only figures that differ between two runs of one experiment."""
 
@@ -154,6 +156,7 @@ def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any
         "unit": [phase.unit for phase in phases],
         "token_bytes": [phase.token_bytes for phase in phases],
         "phase_names": [phase.name for phase in phases],
+        "notes": scenario.notes,
         "version": __version__,
         "python_version": platform.python_version(),
         "kernel_version": version,
@@ -257,7 +260,7 @@ def prepare_folder(scenario: Scenario, out: Path) -> None:
                     (out / run["run"] / f"{name}.parquet").unlink(missing_ok=True)
                 with contextlib.suppress(OSError):
                     (out / run["run"]).rmdir()
-        for name in ("result.json", *PICTURES):
+        for name in ("result.json", REPORT, *PICTURES):
             (out / name).unlink(missing_ok=True)
         for run in scenario.experiment.runs:
             (out / run.name).mkdir(exist_ok=True)
