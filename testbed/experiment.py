@@ -25,9 +25,11 @@ else:
 
 __all__ = [
     "AUTO",
+    "BACKGROUND_KEYS",
     "DEMAND_KEYS",
     "FAILURE_KEYS",
     "KEYS",
+    "Background",
     "DemandPhase",
     "Experiment",
     "Key",
@@ -74,7 +76,20 @@ FAILURE_KEYS: Final = (
     Key("up_ns", "number", None, "and until when", "ns", maximum=1e12),
 )
 
-_CC: Final = Key("cc", "control", "none", "congestion control of the runs that name none: none, nscc, or a Python file")
+BACKGROUND_KEYS: Final = (
+    Key("source", "text", None, "host that sends, such as h3"),
+    Key("destination", "text", None, "host that it sends to"),
+    Key("bytes", "integer", None, "how much, on the wire", "B", minimum=HEADER_BYTES, maximum=2**50),
+    Key("rate_gbps", "number", None, "how fast, whatever the network answers", "Gb/s", minimum=0.001, maximum=100_000),
+    Key("start_ns", "number", 0, "from when on, in each phase", "ns", maximum=1e12),
+)
+
+_CC: Final = Key(
+    "cc",
+    "control",
+    "none",
+    f"congestion control of the runs that name none: {', '.join(cca.BUILT_IN)}, or a Python file",
+)
 
 KEYS: Final = (
     Key("hosts", "integer", 0, "number of hosts; 0: from the demand", maximum=MAX_HOSTS),
@@ -240,6 +255,18 @@ class LinkFailure:
 
 
 @dataclass(frozen=True)
+class Background:
+    """A constant load from one host to another, beside the demand; anew in each phase."""
+
+    source: str
+    destination: str
+    bytes: int
+    """On the wire."""
+    rate_gbps: Fraction
+    start_ns: Fraction = Fraction(0)
+
+
+@dataclass(frozen=True)
 class Run:
     """One run of an experiment."""
 
@@ -289,6 +316,7 @@ class Experiment:
     memory_mib: int = 0
     limit_s: Fraction = Fraction(3600)
     link_failure: tuple[LinkFailure, ...] = ()
+    background: tuple[Background, ...] = ()
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -303,8 +331,11 @@ class Experiment:
         return Run(schedule if cc == "none" else f"{schedule}+{shown}", schedule, cc)
 
     def keys(self) -> dict[str, Value]:
-        """All keys but the tables (demand, link_failure) as plain JSON values."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in ("demand", "link_failure")}
+        """All keys but the tables (demand, link_failure, background) as plain JSON values."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in _TABLES}
+
+
+_TABLES: Final = ("demand", "link_failure", "background")
 
 
 def _plain(value: Value) -> Value:
@@ -341,15 +372,20 @@ def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Pat
     known = {key.name: key for key in KEYS}
     values: dict[str, Value] = {}
     for name, value in data.items():
-        if name in ("demand", "link_failure"):
+        if name in _TABLES:
             continue
         if name not in known:
-            raise InputError(f"{where}{name!r} is not a key{_nearest(name, [*known, 'demand', 'link_failure'])}")
+            raise InputError(f"{where}{name!r} is not a key{_nearest(name, [*known, *_TABLES])}")
         values[name] = _check(known[name], value, where, base)
     if values.get("loss_recovery") == "none":
         values.setdefault("schedule", ("rr", "rate"))  # without ACKs there is nothing to control by
     phases = _phases(data.get("demand"), where, base)
-    experiment = Experiment(demand=phases, link_failure=_failures(data.get("link_failure"), where, base), **values)
+    experiment = Experiment(
+        demand=phases,
+        link_failure=_failures(data.get("link_failure"), where, base),
+        background=_background(data.get("background"), where, base),
+        **values,
+    )
     _check_together(experiment, where)
     return experiment
 
@@ -549,6 +585,31 @@ def _failures(tables: Value, where: str, base: Path) -> tuple[LinkFailure, ...]:
     return tuple(failures)
 
 
+def _background(tables: Value, where: str, base: Path) -> tuple[Background, ...]:
+    if tables is None:
+        return ()
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InputError(
+            f"{where}background must be tables: write [[background]], and source, destination, bytes, rate_gbps below it"
+        )
+    known = {key.name: key for key in BACKGROUND_KEYS}
+    flows: list[Background] = []
+    for number, table in enumerate(tables, 1):
+        at = f"{where}background {number}: "
+        for name in table:
+            if name not in known:
+                raise InputError(f"{at}{name!r} is not a key{_nearest(name, list(known))}")
+        values = {name: _check(known[name], value, at, base) for name, value in table.items()}
+        missing = [key.name for key in BACKGROUND_KEYS if key.default is None and key.name not in values]
+        if missing:
+            raise InputError(f"{at}no {missing[0]}: give source, destination, bytes, rate_gbps")
+        flow = Background(**values)
+        if flow.source == flow.destination:
+            raise InputError(f"{at}{flow.source} sends to itself: name another destination")
+        flows.append(flow)
+    return tuple(flows)
+
+
 def _ordered(phases: list[DemandPhase], where: str) -> tuple[DemandPhase, ...]:
     """In an order in which each comes after those it waits for, which must leave no choice."""
     names = [phase.name for phase in phases]
@@ -593,6 +654,9 @@ def to_toml(experiment: Experiment) -> str:
     for failure in experiment.link_failure:
         lines += ["", "[[link_failure]]", f"link = {_quoted(failure.link)}"]
         lines += [f"down_ns = {_plain(failure.down_ns)}", f"up_ns = {_plain(failure.up_ns)}"]
+    for flow in experiment.background:
+        lines += ["", "[[background]]"]
+        lines += [f"{f.name} = {_quoted(_plain(getattr(flow, f.name)))}" for f in fields(flow)]
     for phase in experiment.demand:
         lines += ["", "[[demand]]", f"name = {_quoted(phase.name)}", f"file = {_quoted(str(phase.file.resolve()))}"]
         lines += [f"unit = {_quoted(phase.unit)}"]

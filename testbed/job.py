@@ -18,7 +18,15 @@ from controller.demand import HEADER_BYTES, Bottleneck, Demand, load_demand
 from controller.errors import CannotRunError, InputError
 from controller.schedule import Plan, make_plan
 from controller.schedule.plan import Discipline
-from testbed.engine import FLOW_FIELDS, MAX_SOCKETS, RECEIVED_WORDS, RECORD_CAPACITY, Balancing, LossRecovery
+from testbed.engine import (
+    BACKGROUND_FIELDS,
+    FLOW_FIELDS,
+    MAX_SOCKETS,
+    RECEIVED_WORDS,
+    RECORD_CAPACITY,
+    Balancing,
+    LossRecovery,
+)
 from testbed.experiment import Experiment, Run
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_dilation, rounding
@@ -38,6 +46,7 @@ __all__ = [
     "USER_CONTROL",
     "Job",
     "Scenario",
+    "background_table",
     "choose_dilation",
     "flow_table",
     "prepare",
@@ -85,6 +94,10 @@ _RECORD_BYTES: Final = 3 * 32
 _GOLDEN: Final = (0.6180339887498949, 0.7548776662466927)
 """1/phi of the plain and of the plastic number: a low-discrepancy sequence in (i, j) (Roberts, 2018)."""
 _MAX_PACKETS: Final = 2**31
+_MAX_BACKGROUND: Final = 2**15
+"""Flows: see BACKGROUND_SPREAD in testbed/engine/background.h."""
+_RATE_ONE: Final = 2**32
+"""The line rate, in steps (ebpf/include/rate_table.h)."""
 _PACKETS_A_WORD: Final = 64
 
 
@@ -242,6 +255,7 @@ def prepare(experiment: Experiment) -> Scenario:
             link_ns_of=experiment.link_ns_of,
         )
     )
+    _check_background(experiment, wiring)
     bmv2 = _installed_bmv2() if experiment.fabric == "bmv2" else None
     fastest = max(port.gbps for port in wiring.ports)
     dilation = experiment.dilation or (
@@ -316,6 +330,30 @@ def _check_bmv2(experiment: Experiment, wiring: Wiring, dilation: Fraction) -> N
     if len(wiring.switches) > MOST_SWITCHES:
         raise InputError(
             f"the topology has {len(wiring.switches)} switches, of BMv2 at most {MOST_SWITCHES} can run: give fewer hosts"
+        )
+
+
+def _check_background(experiment: Experiment, wiring: Wiring) -> None:
+    """Raises InputError for a background flow that this network cannot carry."""
+    hosts = len(wiring.hosts)
+    packets = 0
+    for number, flow in enumerate(experiment.background, 1):
+        for end in (flow.source, flow.destination):
+            if end not in wiring.hosts:
+                raise InputError(
+                    f"background {number}: {end!r} is no host: there are {wiring.hosts[0]} to {wiring.hosts[hosts - 1]}"
+                )
+        line_gbps = wiring.ports[wiring.hosts.index(flow.source)].gbps
+        if flow.rate_gbps > line_gbps:
+            raise InputError(
+                f"background {number}: rate_gbps is {float(flow.rate_gbps):g}, and {flow.source} sends "
+                f"{float(line_gbps):g} Gb/s at most: give less"
+            )
+        packets += -(-flow.bytes // experiment.mtu_bytes)
+    if packets >= _MAX_PACKETS or len(experiment.background) >= _MAX_BACKGROUND:
+        raise InputError(
+            f"background: {packets} packets of {len(experiment.background)} flows: {_MAX_PACKETS} of {_MAX_BACKGROUND} are too "
+            "many; give less"
         )
 
 
@@ -403,6 +441,25 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
     return flows
 
 
+def background_table(scenario: Scenario) -> NDArray[np.void]:
+    """The background flows, sorted by source; their PSNs follow each other."""
+    mtu = scenario.experiment.mtu_bytes
+    place = {name: index for index, name in enumerate(scenario.wiring.hosts)}
+    given = sorted(scenario.experiment.background, key=lambda flow: place[flow.source])
+    flows = np.zeros(len(given), dtype=BACKGROUND_FIELDS)
+    first_psn = 0
+    for row, flow in zip(flows, given, strict=True):
+        source = place[flow.source]
+        packets = -(-flow.bytes // mtu)
+        steps = int(flow.rate_gbps * _NS * _RATE_ONE / scenario.speeds_bps[source])
+        row["source"], row["destination"] = source, place[flow.destination]
+        row["ready_ns"] = delay_ns(flow.start_ns, scenario.dilation)
+        row["packets"], row["last_bytes"] = packets, max(HEADER_BYTES, flow.bytes - (packets - 1) * mtu)
+        row["steps"], row["first_psn"] = max(1, min(steps, _RATE_ONE - 1)), first_psn
+        first_psn += packets
+    return flows
+
+
 def _delay_rates(scenario: Scenario, plan: Plan, before: Plan | None, flows: NDArray[np.void]) -> int:
     """Enters the control delay into the flows: who waits for its rate, and who has one of the phase ``before``.
 
@@ -431,6 +488,9 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     (work / "byte_ns.bin").write_bytes(np.array(byte_ns, dtype="<u8").tobytes())
     propagation_ns = [delay_ns(port.ns, scenario.dilation) for port in scenario.wiring.ports]
     (work / "propagation_ns.bin").write_bytes(np.array(propagation_ns, dtype="<u4").tobytes())
+    background = background_table(scenario)
+    (work / "background.bin").write_bytes(background.tobytes())
+    background_packets = int(background["packets"].sum())
     fastest_byte_ns = min(8 * scenario.dilation / port.gbps for port in scenario.wiring.ports)
 
     phases: list[dict[str, Any]] = []
@@ -499,7 +559,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         "entropy_seed": seed_word(experiment.seed, ENTROPY),
         "discipline": int(discipline),
         "balancing": int(Balancing[experiment.lb.upper()]),
-        "sockets": min(MAX_SOCKETS, 1 + packets * _SKB_BYTES // _SOCKET_BYTES),
+        "sockets": min(MAX_SOCKETS, 1 + (packets + background_packets) * _SKB_BYTES // _SOCKET_BYTES),
         "slot_ns": max(1, int(experiment.mtu_bytes * fastest_byte_ns)),
         "links": scenario.links,
         "fabric": experiment.fabric,
@@ -514,10 +574,11 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     (work / "job.json").write_text(json.dumps(job))
     if scenario.bmv2:
         (work / VISIBLE).write_text(f"{scenario.bmv2.prefix}\n")
-    return Job(run, experiment.memory_mib or _memory_mib(scenario, run, discipline, packets), packets)
+    memory_mib = experiment.memory_mib or _memory_mib(scenario, run, discipline, packets, background_packets)
+    return Job(run, memory_mib, packets)
 
 
-def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: int) -> int:
+def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: int, background_packets: int) -> int:
     """An estimate of what the virtual machine needs at most; what it does not touch costs nothing."""
     hosts, ports = len(scenario.wiring.hosts), scenario.wiring.ports
     queue_bytes = scenario.parameters.queue_bytes
@@ -525,11 +586,17 @@ def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: i
         in_flight = sum(
             1 + int((queue_bytes + port.ns * port.gbps / 8) / scenario.experiment.mtu_bytes) for port in ports
         )
+    elif discipline is Discipline.ROUND_ROBIN or background_packets:  # R leaves no room for a background
+        in_flight = packets + background_packets
     else:
-        in_flight = packets if discipline is Discipline.ROUND_ROBIN else hosts * 4096
+        in_flight = hosts * 4096
     transport_bytes = packets * _PACKET_STATE_BYTES if scenario.experiment.loss_recovery != "none" else 0
     control_bytes = hosts * hosts * (_CONTROL_BYTES if run.cc != "none" else 0)
-    used_bytes = min(packets, in_flight) * _SKB_BYTES + hosts * hosts * _FLOW_BYTES + len(ports) * _PORT_BYTES
+    used_bytes = (
+        min(packets + background_packets, in_flight) * _SKB_BYTES
+        + hosts * hosts * _FLOW_BYTES
+        + len(ports) * _PORT_BYTES
+    )
     switches_mib = _BMV2_MIB * len(scenario.wiring.switches) if scenario.bmv2 else 0
     if scenario.links == "veth":
         used_bytes += packets * _MOST_HOPS * _RECORD_BYTES
@@ -577,8 +644,18 @@ def _allowance_ns(scenario: Scenario) -> int:
     longest_ns = max(port.ns for port in scenario.wiring.ports)
     up_ns = max((failure.up_ns for failure in experiment.link_failure), default=Fraction(0))
     timeouts_ns = _MOST_TIMEOUTS * scenario.parameters.rto_ns if experiment.loss_recovery != "none" else 0
+    # The demand may get nothing before a background has ended.
+    background_ns = sum(
+        (flow.start_ns + 8 * flow.bytes / flow.rate_gbps for flow in experiment.background), Fraction(0)
+    )
     waiting_ns = (
-        10_000_000 + experiment.start_jitter_ns + experiment.control_delay_ns + 100 * longest_ns + up_ns + timeouts_ns
+        10_000_000
+        + experiment.start_jitter_ns
+        + experiment.control_delay_ns
+        + 100 * longest_ns
+        + up_ns
+        + timeouts_ns
+        + background_ns
     )
     return int(waiting_ns * scenario.dilation)
 

@@ -151,6 +151,10 @@ def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any
             {"link": each.link, "down_ns": float(each.down_ns), "up_ns": float(each.up_ns)}
             for each in scenario.experiment.link_failure
         ],
+        "background": [
+            {**vars(each), "rate_gbps": float(each.rate_gbps), "start_ns": float(each.start_ns)}
+            for each in scenario.experiment.background
+        ],
         "demand": [str(phase.file.resolve()) for phase in phases],
         "demand_sha256": [_sha256(phase.file) for phase in phases],
         "unit": [phase.unit for phase in phases],

@@ -35,6 +35,10 @@ dilation); every size is in bytes. Nothing is acknowledged or sent again. The ru
   Of ways of one level it takes that of the smallest draw, mix32(mix32(hash + psn) + w) for way number w (0, 1, ...), where
   hash is the path hash. Control keeps to the hash, with the entropy value that "ops" gives. Two arrivals at one switch in
   one nanosecond are a tie, wherever they go.
+* Background flows are paced, in either discipline, and numbered in the order of their sources. A packet comes to the NIC
+  when it leaves its pacer. So does one of a paced flow; in round robin one comes when the port is free. First come, first
+  served. Their PSNs follow each other, from 2**31 on; for its entropy values a flow's number + 2**15 stands for the
+  destination.
 * Failures (port, down, up). A packet whose service overlaps the interval (departure - wire_ns < up and departure >
   down) is lost after it has taken its time, its place in k and its mark. It is one port, so one direction, of a link.
 """
@@ -42,13 +46,14 @@ dilation); every size is in bytes. Nothing is acknowledged or sent again. The ru
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Literal
 
 from tests.oracle_queue import HEADER_BYTES, ChargedQueue, ExactQueue, Hop, Packet
@@ -63,6 +68,8 @@ _MASK = 0xFFFFFFFF
 _UDP_DESTINATION = 4793
 _UDP_SOURCE = 49152  # UDP source port of entropy value 0
 _TURNS = 64  # packets of one cycle of entropy values
+_BACKGROUND_PSN = 2**31
+_BACKGROUND_SPREAD = 2**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +244,34 @@ def _sent(flows: Sequence[Flow], nic: Port, start: int, mtu: int, discipline: Di
     return sorted(order)
 
 
+def _sent_with(
+    order: list[tuple[int, int, int]],
+    flows: Sequence[Flow],
+    background: Sequence[Flow],
+    nic: Port,
+    mtu: int,
+    discipline: Discipline,
+) -> list[tuple[int, int, int]]:
+    """`order`, as _sent gives it, with the packets of background flows between; their indices follow those of the flows."""
+    others: list[tuple[int, int, int]] = []
+    for index, flow in enumerate(background, len(flows)):
+        others.extend((time, index, k) for k, time in enumerate(pacer_departures(flow, nic, flow.ready_ns, mtu)))
+    others.sort()
+    if discipline == "rate":
+        return sorted(order + others)
+    merged: list[tuple[int, int, int]] = []
+    waiting = deque(others)
+    clear = 0
+    for time, index, psn in order:
+        while waiting and waiting[0][0] <= max(time, clear):
+            due, other, k = waiting.popleft()
+            merged.append((due, other, k))
+            clear = max(due, clear) + nic.packet_ns(_size(background[other - len(flows)], k, mtu))
+        merged.append((time, index, psn))
+        clear = max(time, clear) + nic.packet_ns(_size(flows[index], psn, mtu))
+    return merged + list(waiting)
+
+
 def _deepest(hops: Sequence[Hop]) -> int:
     """Deepest sum of bytes accepted and not yet wholly sent; at one instant, what departs is gone before arrivals."""
     held = deepest = gone = 0
@@ -300,8 +335,12 @@ def simulate(
     mark_salt: int = 0,
     failures: Sequence[tuple[int, int, int]] = (),
     occupancy_bytes: int = 0,
+    background: Sequence[Flow] = (),
 ) -> Result:
-    """Predict arrivals and queues; host h starts at start_ns[h] (ns), and its flows take turns in the order given."""
+    """Predict arrivals and queues; host h starts at start_ns[h] (ns), and its flows take turns in the order given.
+
+    ready_ns of a background flow is counted from 0.
+    """
     if (
         discipline not in ("rr", "rate")
         or spraying not in ("ops", "ecmp", "ar")
@@ -312,7 +351,9 @@ def simulate(
         raise ValueError("every host needs a start that is not negative")
     _check(network, flows, mtu_bytes, discipline)
     ports, hosts = network.ports, network.hosts
-    sizes = {mtu_bytes, *(flow.last_bytes for flow in flows)}
+    if list(background) != sorted(background, key=attrgetter("source")) or any(not flow.steps for flow in background):
+        raise ValueError("background flows must be paced, and in the order of their sources")
+    sizes = {mtu_bytes, *(flow.last_bytes for flow in (*flows, *background))}
     if trimming and (min(sizes) < HEADER_BYTES or any(port.packet_ns(HEADER_BYTES) < 1 for port in ports)):
         raise ValueError(f"a packet is shorter than its header of {HEADER_BYTES} bytes, or that takes no time")
     if (spraying == "ar") != (occupancy_bytes > 0):
@@ -372,9 +413,21 @@ def simulate(
     for host in range(hosts):
         mine = [flow for flow in flows if flow.source == host]
         order = _sent(mine, ports[host], start_ns[host], mtu_bytes, discipline)
+        numbers = [number for number, flow in enumerate(background) if flow.source == host]
+        if numbers:
+            theirs = [background[number] for number in numbers]
+            order = _sent_with(order, mine, theirs, ports[host], mtu_bytes, discipline)
         if discipline == "rate":
             pacer_ties += sum(a[0] == b[0] and a[1] != b[1] for a, b in pairwise(order))
         for time, index, psn in order:
+            if index >= len(mine):
+                number = numbers[index - len(mine)]
+                flow = background[number]
+                value = entropy_value(host, _BACKGROUND_SPREAD + number, psn, seed, spraying)
+                path = route(host, flow.destination, value)
+                name = _BACKGROUND_PSN + sum(other.packets for other in background[:number]) + psn
+                queues[host].arrive(time, Packet(True, host, flow.destination, name, _size(flow, psn, mtu_bytes), path))
+                continue
             flow = mine[index]
             value = entropy_value(host, flow.destination, psn, seed, spraying)
             path = route(host, flow.destination, value)

@@ -28,6 +28,9 @@ static __always_inline __u64 nic_accept(struct __sk_buff *skb, __u32 index, cons
 	flow = bpf_map_lookup_elem(&edt_flows, &key);
 	if (!table || !flow)
 		return PORT_FULL;
+	/* A background flow has a pace of its own, which the engine keeps. */
+	if (transport && transport->flags & TRANSPORT_BACKGROUND)
+		return port_accept(skb, index, port_at(index), packet, transport->ready_ns);
 	/* A frame of the engine is offered ahead of time and says when it is ready. */
 	ready_ns = edt_depart(flow, transport ? transport->ready_ns : bpf_ktime_get_ns(),
 			      wire_time_ns(packet->wire_bytes, port_at(index)->byte_ns),
@@ -214,6 +217,13 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 	if (!receive || !transport)
 		return TC_ACT_SHOT;
 	record_head.came_packets++;
+	if (transport->flags & TRANSPORT_BACKGROUND) {
+		if (trimmed)
+			record_head.background_trimmed++;
+		else
+			record_head.background_delivered++;
+		return TC_ACT_SHOT;
+	}
 	word = &received[(receive->word + (psn >> 6)) & (RECEIVED_WORDS - 1)];
 	bit = 1ULL << (psn & 63);
 	if (trimmed) {

@@ -84,6 +84,8 @@ struct record_head {
 	__u64 lateness_max_ns;
 	__u64 timed; /* how often it was looked whether something was late */
 	__u64 came_packets; /* data at NICs, in whatever state and however often */
+	/* Of background flows, at their hosts; in no other count but came_packets. */
+	__u64 background_delivered, background_trimmed;
 };
 
 /* An ACK or NACK, noted before it is at its host: at the latest where it enters the last link. In this time

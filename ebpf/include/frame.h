@@ -57,6 +57,10 @@ enum transport_kind {
 #define TRANSPORT_ACK_REQUEST    1 /* of data: answer at once */
 #define TRANSPORT_RETRANSMISSION 2 /* of data, and of the ACK that answers it */
 #define TRANSPORT_ECN_ECHO       4 /* of an ACK: the packet that it answers was marked */
+#define TRANSPORT_BACKGROUND     8 /* of data: a load that nobody waits for, counted and not answered */
+
+/* In the PSN of such a packet, so that a trace tells it from those of the demand. */
+#define BACKGROUND_PSN 0x80000000u
 
 struct transport_header {
 	__u64 ready_ns; /* data: when the sender offered it to its NIC; the NIC may hold it longer */

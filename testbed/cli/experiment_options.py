@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.errors import InputError
-from testbed.experiment import AUTO, DEMAND_KEYS, FAILURE_KEYS, KEYS, Key
+from testbed.experiment import AUTO, BACKGROUND_KEYS, DEMAND_KEYS, FAILURE_KEYS, KEYS, Key
 
 __all__ = ["add_experiment_options", "add_output_options", "experiment_mapping", "schema"]
 
@@ -126,4 +126,5 @@ def schema() -> str:
     keys: dict[str, Any] = {key.name: entry(key) for key in KEYS}
     keys["demand"] = {"type": "list of tables", "keys": {key.name: entry(key) for key in DEMAND_KEYS}}
     keys["link_failure"] = {"type": "list of tables", "keys": {key.name: entry(key) for key in FAILURE_KEYS}}
+    keys["background"] = {"type": "list of tables", "keys": {key.name: entry(key) for key in BACKGROUND_KEYS}}
     return json.dumps(keys, indent=1)

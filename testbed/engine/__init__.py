@@ -9,6 +9,8 @@ from typing import Any, Final, TypedDict
 from controller.errors import CannotRunError
 
 __all__ = [
+    "BACKGROUND_FIELDS",
+    "BACKGROUND_PSN",
     "ENTROPY_VALUES",
     "FLOW_FIELDS",
     "FLOW_RESULT_FIELDS",
@@ -43,6 +45,19 @@ FLOW_FIELDS: Final = [
     ("reserved", "<u4"),
 ]
 """NumPy layout of struct flow (transport.h). Sorted by source, then in round-robin order."""
+
+BACKGROUND_FIELDS: Final = [
+    ("source", "<u4"),
+    ("destination", "<u4"),
+    ("ready_ns", "<u8"),
+    ("packets", "<u4"),
+    ("last_bytes", "<u4"),
+    ("steps", "<u4"),
+    ("first_psn", "<u4"),
+]
+"""NumPy layout of struct background_flow (background.h). Sorted by source."""
+BACKGROUND_PSN: Final = 1 << 31
+"""In the PSN of a background flow's packet (frame.h)."""
 
 RECORD_FIELDS: Final = [
     ("arrival_ns", "<u8"),
@@ -102,6 +117,8 @@ class EngineInput:
 
     flows: bytes
     """Array of FLOW_FIELDS."""
+    background: bytes
+    """Array of BACKGROUND_FIELDS."""
     byte_ns: bytes
     """uint64 a host: time of one byte at its NIC's speed, in 2^-32 ns."""
     start_ns: bytes
@@ -166,6 +183,11 @@ class EngineOutput(TypedDict):
 
     epoch_ns: int
     sent_packets: int
+    """Of the demand."""
+    background_sent: int
+    background_delivered: int
+    background_trimmed: int
+    """Packets of background flows: at their senders, and whole or as headers at their receivers."""
     packet_hops: int
     late_packets: int
     """That did not reach the end of a link when they were due: 0, or no time is exact."""
@@ -202,6 +224,7 @@ def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_f
         raise CannotRunError(f"the engine was not built ({error}): run make setup") from None
     result: EngineOutput = _engine.run(
         flows=given.flows,
+        background=given.background,
         byte_ns=given.byte_ns,
         start_ns=given.start_ns,
         propagation_ns=given.propagation_ns,

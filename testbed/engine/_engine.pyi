@@ -7,6 +7,7 @@ from testbed.engine import EngineOutput
 def run(
     *,
     flows: bytes,
+    background: bytes,
     byte_ns: bytes,
     start_ns: bytes,
     propagation_ns: bytes,

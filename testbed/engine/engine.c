@@ -105,14 +105,15 @@ static int hear(struct engine *engine, const struct feedback *heard, uint64_t be
 	return 0;
 }
 
-/* Entropy value of a packet that starts at now_ns. */
-static uint16_t balance(struct engine *engine, const struct flow_state *flow, uint32_t number,
+/* Entropy value of a packet that starts at now_ns; flow is NULL for one of the background, which hears of no
+ * path. */
+static uint16_t balance(struct engine *engine, const struct flow_state *flow, const struct packet *packet,
 			uint64_t now_ns)
 {
-	if (engine->reps)
+	if (engine->reps && flow)
 		return reps_take(&engine->reps[index_of(engine, flow)],
 				 flow_seed(engine->seed, flow->source, flow->destination), now_ns);
-	return entropy_value(engine->balancing, engine->seed, flow->source, flow->destination, number);
+	return entropy_value(engine->balancing, engine->seed, packet->source, packet->spread, packet->number);
 }
 
 /* One host from begin_ns up to horizon_ns: what it hears and what it sends, in their order. */
@@ -151,10 +152,13 @@ static int run_host(struct engine *engine, uint32_t host, uint64_t begin_ns, uin
 		if (next_ns >= horizon_ns)
 			return 0;
 		flow = sender_take(sender, &engine->transport, &packet);
-		if (inject_packet(engine->inject, socket, &packet,
-				  balance(engine, flow, packet.number, next_ns))) {
+		if (inject_packet(engine->inject, socket, &packet, balance(engine, flow, &packet, next_ns))) {
 			PyErr_SetFromErrno(PyExc_OSError);
 			return -1;
+		}
+		if (!flow) {
+			engine->background_sent++;
+			continue;
 		}
 		engine->sent_packets++;
 		if (engine->controls.calls_on_sent) {
@@ -425,8 +429,9 @@ static void report_progress(struct engine *engine, uint64_t time_ns, uint64_t *r
 static uint64_t linger_ns(const struct engine *engine)
 {
 	const struct record_head *noted = engine_head(engine);
-	bool all_came = noted->came_packets - engine->came_before == engine->sent_packets &&
-			noted->acks + noted->nacks == engine->heard;
+	bool all_came =
+		noted->came_packets - engine->came_before == engine->sent_packets + engine->background_sent &&
+		noted->acks + noted->nacks == engine->heard;
 
 	return all_came ? engine->linger_ns : LONG_LINGER * engine->linger_ns;
 }
@@ -446,7 +451,19 @@ static bool is_complete(const struct engine *engine, uint64_t wake_ns)
 		return false;
 	if (engine_has_transport(engine))
 		return engine->done_flows == engine->flow_count;
-	return engine->sent_packets == engine->expected_packets;
+	return engine->sent_packets == engine->expected_packets &&
+	       engine->background_sent == engine->background_packets;
+}
+
+/* A background ends with what it is the background of. In an open loop nobody knows when that is: there it
+ * is sent in full.
+ */
+static void end_background(struct engine *engine)
+{
+	if (!engine_has_transport(engine) || engine->done_flows < engine->flow_count)
+		return;
+	for (uint32_t host = 0; host < engine->host_count; host++)
+		sender_stop_background(&engine->senders[host]);
 }
 
 int engine_drive(struct engine *engine)
@@ -466,6 +483,7 @@ int engine_drive(struct engine *engine)
 		    read_records(engine))
 			return -1;
 		report_progress(engine, wake_ns, &reported);
+		end_background(engine);
 		if (is_complete(engine, wake_ns))
 			return 0;
 		if (wake_ns > engine->epoch_ns && wake_ns - engine->epoch_ns > engine->limit_ns) {
@@ -481,8 +499,9 @@ int engine_drive(struct engine *engine)
 
 /* ---- set-up ---- */
 
-static int allocate(struct engine *engine, size_t count)
+static int allocate(struct engine *engine, size_t count, size_t background_count)
 {
+	engine->background_storage = calloc(background_count + 1, sizeof(*engine->background_storage));
 	engine->senders = calloc(engine->host_count, sizeof(*engine->senders));
 	engine->flow_storage = aligned_alloc(CACHE_LINE_BYTES, (count + 1) * sizeof(*engine->flow_storage));
 	engine->list_storage = calloc(count + 1, sizeof(*engine->list_storage));
@@ -498,8 +517,9 @@ static int allocate(struct engine *engine, size_t count)
 		if (!engine->reps)
 			return -1;
 	}
-	return engine->senders && engine->flow_storage && engine->list_storage && engine->place_storage &&
-			       engine->heap_storage && engine->flow_of && engine->arriving && engine->pending
+	return engine->background_storage && engine->senders && engine->flow_storage &&
+			       engine->list_storage && engine->place_storage && engine->heap_storage &&
+			       engine->flow_of && engine->arriving && engine->pending
 		       ? 0
 		       : -1;
 }
@@ -529,6 +549,37 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 	engine->expected_packets += flow->packets;
 }
 
+/* Gives each host its background flows. 0, or -1 with an exception. */
+static int prepare_background(struct engine *engine)
+{
+	const struct background_flow *given = engine->background.buf;
+	uint32_t count = (uint32_t)((size_t)engine->background.len / sizeof(*given)), first = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		engine->background_storage[i] = (struct background){
+			.given = given[i],
+			.next_ns = engine->epoch_ns + given[i].ready_ns,
+			.number = i,
+			.mtu_bytes = engine->mtu_bytes,
+		};
+		engine->background_packets += given[i].packets;
+	}
+	for (uint32_t host = 0; host < engine->host_count; host++) {
+		uint32_t last = first;
+
+		while (last < count && given[last].source == host)
+			last++;
+		sender_add_background(&engine->senders[host], engine->background_storage + first,
+				      last - first);
+		first = last;
+	}
+	if (first != count) {
+		PyErr_SetString(PyExc_ValueError, "background flows must be sorted by source");
+		return -1;
+	}
+	return 0;
+}
+
 int engine_prepare(struct engine *engine)
 {
 	const struct flow *flows = engine->flows.buf;
@@ -536,7 +587,7 @@ int engine_prepare(struct engine *engine)
 	const uint64_t *byte_ns = engine->byte_ns.buf;
 	const double *windows = engine->windows.buf;
 
-	if (allocate(engine, count)) {
+	if (allocate(engine, count, (size_t)engine->background.len / sizeof(struct background_flow))) {
 		PyErr_NoMemory();
 		return -1;
 	}
@@ -546,6 +597,7 @@ int engine_prepare(struct engine *engine)
 	engine_head(engine)->late_packets = 0;
 	engine_head(engine)->last_ns = engine_head(engine)->lateness_max_ns = engine_head(engine)->timed = 0;
 	engine_head(engine)->acks = engine_head(engine)->nacks = 0;
+	engine_head(engine)->background_delivered = engine_head(engine)->background_trimmed = 0;
 	engine->delivered_before = engine_head(engine)->delivered_packets;
 	engine->came_before = engine_head(engine)->came_packets;
 	engine->controls.epoch_ns = engine->epoch_ns;
@@ -574,6 +626,8 @@ int engine_prepare(struct engine *engine)
 		}
 		first = last;
 	}
+	if (prepare_background(engine))
+		return -1;
 	if (transport_init(&engine->transport, engine->expected_packets)) {
 		PyErr_NoMemory();
 		return -1;
@@ -599,6 +653,7 @@ void engine_free(struct engine *engine)
 		inject_close(engine->inject);
 	free(engine->senders);
 	free(engine->flow_storage);
+	free(engine->background_storage);
 	free(engine->list_storage);
 	free(engine->place_storage);
 	free(engine->heap_storage);

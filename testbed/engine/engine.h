@@ -41,7 +41,8 @@ struct queue {
 
 struct engine {
 	/* From Python. */
-	Py_buffer flows, byte_ns, start_ns, propagation_ns, windows, head, records, ports, feedback;
+	Py_buffer flows, background, byte_ns, start_ns, propagation_ns, windows, head, records, ports,
+		feedback;
 	uint32_t host_count, port_count, mtu_bytes, seed;
 	enum discipline discipline;
 	enum balancing balancing;
@@ -59,12 +60,14 @@ struct engine {
 	uint64_t time_ns; /* of what is being acted on */
 	uint64_t heard; /* ACKs and NACKs */
 	uint32_t flow_count, done_flows;
+	uint64_t background_packets, background_sent;
 	uint64_t records_taken, feedback_taken; /* of what the fabric has written */
 	struct record *kept; /* late records, until all are there */
 	size_t kept_count, kept_capacity;
 	uint32_t turn; /* of the flows whose timers are looked at */
 	struct sender *senders;
 	struct flow_state *flow_storage;
+	struct background *background_storage;
 	uint32_t *list_storage, *place_storage;
 	struct heap_entry *heap_storage;
 	uint32_t *flow_of; /* host_count x host_count: its place in flow_storage */

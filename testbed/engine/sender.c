@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "frame.h"
 #include "wire_time.h"
 
 /* Departure of the flow's next packet by the NIC's clock, which `clock` is moved over. */
@@ -163,25 +164,111 @@ static struct flow_state *next_flow(struct sender *sender)
 	return NULL;
 }
 
-uint64_t sender_next_ns(struct sender *sender)
+/* ---- background flows ---- */
+
+/* When the flow's next packet is due. */
+static void background_foresee(const struct sender *sender, struct background *flow)
+{
+	uint64_t wire_ns = wire_time_ns(background_bytes(flow), sender->byte_ns);
+
+	flow->next_ns = edt_depart(&flow->clock, flow->next_ns, wire_ns, flow->given.steps);
+}
+
+void sender_add_background(struct sender *sender, struct background *flows, uint32_t count)
+{
+	sender->background = flows;
+	sender->background_count = count;
+	for (uint32_t i = 0; i < count; i++)
+		background_foresee(sender, &flows[i]);
+}
+
+void sender_stop_background(struct sender *sender)
+{
+	sender->background_count = 0;
+}
+
+/* The one that is due first, NULL if none has anything left. */
+static struct background *next_background(const struct sender *sender)
+{
+	struct background *found = NULL;
+
+	for (uint32_t i = 0; i < sender->background_count; i++) {
+		struct background *flow = &sender->background[i];
+
+		if (flow->next < flow->given.packets && (!found || flow->next_ns < found->next_ns))
+			found = flow;
+	}
+	return found;
+}
+
+static void background_take(struct sender *sender, struct background *flow, struct packet *packet)
+{
+	uint64_t start_ns = flow->next_ns > sender->clear_ns ? flow->next_ns : sender->clear_ns;
+
+	*packet = (struct packet){
+		.source = flow->given.source,
+		.destination = flow->given.destination,
+		.psn = BACKGROUND_PSN | (flow->given.first_psn + flow->next),
+		.wire_bytes = background_bytes(flow),
+		.number = flow->next,
+		.ready_ns = flow->next_ns,
+		.flags = TRANSPORT_BACKGROUND,
+		.copy = 1,
+		.spread = BACKGROUND_SPREAD | flow->number,
+	};
+	sender->clear_ns = start_ns + wire_time_ns(packet->wire_bytes, sender->byte_ns);
+	if (++flow->next < flow->given.packets)
+		background_foresee(sender, flow);
+}
+
+/* ---- what is next ---- */
+
+/* When the next packet of a flow comes to the port. A paced one comes when it is due, whether the port is
+ * free or not; in round robin the port takes one when it is free.
+ */
+static uint64_t flow_arrival_ns(struct sender *sender)
 {
 	const struct flow_state *flow = next_flow(sender);
-	uint64_t next_ns;
 
 	if (!flow)
 		return UINT64_MAX;
-	next_ns = sender->discipline != ROUND_ROBIN ? sender->heap[0].next_ns : flow->ready_ns;
+	if (sender->discipline != ROUND_ROBIN)
+		return sender->heap[0].next_ns;
+	return flow->ready_ns > sender->clear_ns ? flow->ready_ns : sender->clear_ns;
+}
+
+/* First come, first served. */
+static struct background *background_first(struct sender *sender, uint64_t arrival_ns)
+{
+	struct background *flow = sender->background_count ? next_background(sender) : NULL;
+
+	return flow && flow->next_ns <= arrival_ns ? flow : NULL;
+}
+
+uint64_t sender_next_ns(struct sender *sender)
+{
+	uint64_t next_ns = flow_arrival_ns(sender);
+	const struct background *other = background_first(sender, next_ns);
+
+	if (other)
+		next_ns = other->next_ns;
 	return next_ns > sender->clear_ns ? next_ns : sender->clear_ns;
 }
 
 struct flow_state *sender_take(struct sender *sender, struct transport *transport, struct packet *packet)
 {
+	struct background *other = background_first(sender, flow_arrival_ns(sender));
 	uint64_t start_ns = sender_next_ns(sender);
-	struct flow_state *flow = next_flow(sender);
+	struct flow_state *flow;
 
+	if (other) {
+		background_take(sender, other, packet);
+		return NULL;
+	}
+	flow = next_flow(sender);
 	packet->wire_bytes = flow_next_bytes(flow);
 	packet->source = flow->source;
-	packet->destination = flow->destination;
+	packet->destination = packet->spread = flow->destination;
 	/* A paced packet is ready when its flow was, and the NIC's clock says when it leaves. */
 	packet->ready_ns = sender->discipline == PACED ? flow->ready_ns : start_ns;
 	packet->number = flow->transmissions++;

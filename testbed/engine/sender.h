@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "edt.h"
+#include "background.h"
 #include "transport.h"
 
 enum discipline {
@@ -31,6 +32,8 @@ struct sender {
 	uint32_t first; /* of it */
 	struct heap_entry *heap; /* paced: by next_ns, then by the order of the flows */
 	uint32_t *places; /* in it, by flow */
+	struct background *background; /* sent beside the flows, each at its own rate */
+	uint32_t background_count;
 };
 
 struct packet {
@@ -38,6 +41,7 @@ struct packet {
 	uint32_t number; /* of the flow's transmissions so far: the PSN, as long as nothing is sent again */
 	uint64_t ready_ns;
 	uint8_t flags, copy; /* of its transport header */
+	uint32_t spread; /* in place of the destination where entropy values are drawn */
 };
 
 /* flows: count of them, all of one source, in round-robin order, with ready_ns set. storage for count
@@ -48,8 +52,12 @@ void sender_init(struct sender *sender, enum discipline discipline, struct flow_
 		 struct heap_entry *heap_storage);
 /* When the next packet starts into the port, UINT64_MAX if none may be sent. */
 uint64_t sender_next_ns(struct sender *sender);
-/* Takes that packet, and returns its flow. */
+/* Takes that packet, and returns its flow; NULL if it is one of a background flow. */
 struct flow_state *sender_take(struct sender *sender, struct transport *transport, struct packet *packet);
+/* flows: count of them, all of the sender's host, with next_ns set to when they begin. */
+void sender_add_background(struct sender *sender, struct background *flows, uint32_t count);
+/* They send no more. */
+void sender_stop_background(struct sender *sender);
 /* A flow may have got something to send, or a window, or another rate, at now_ns. */
 void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_ns);
 

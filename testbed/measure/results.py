@@ -40,6 +40,8 @@ BUSY_FROM, BUSY_TO = 0.05, 0.95
 """Share of the lower bound between which the bottleneck port's use is taken."""
 _COUNTERS: Final = ("marks", "trims", "drops", "lost", "control")
 """Of each port."""
+_BACKGROUND: Final = ("background_sent", "background_delivered", "background_trimmed")
+"""Of the engine's output: packets. They are in the ports' counters, and in no other figure."""
 _RECOVERIES: Final = ("retransmissions", "nacks", "timeouts", "sack_losses", "probes")
 """Of each flow."""
 
@@ -137,6 +139,7 @@ def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
         **{name: counters[name] for name in ("marks", "trims", "drops", "lost")},
         "packets": packets,
         "acks": sum(phase.output["acks"] for phase in phases),
+        **{f"{name}_packets": sum(phase.output[name] for phase in phases) for name in _BACKGROUND},
         **{name: sum(int(phase.sending[name].sum()) for phase in phases) for name in _RECOVERIES},
         "nacked_share": sum(int(phase.sending["nacks"].sum()) for phase in phases) / packets,
         "duplicates": sum(int(phase.receives["duplicates"].sum()) for phase in phases),
@@ -185,9 +188,10 @@ def _check_sound(scenario: Scenario, phases: list[_Phase], cc: str) -> None:
     gone_before = 0
     for phase in phases:
         ports = phase.output["ports"]
-        sent = phase.output["sent_packets"] + phase.output["acks"] + phase.output["nacks"]
+        sent = sum(phase.output[name] for name in ("sent_packets", "background_sent", "acks", "nacks"))
         came = int(sum(phase.receives[name].sum() for name in ("packets", "duplicates", "trimmed")))
-        missing = sent - came - phase.output["heard"]
+        came += sum(phase.output[name] for name in ("heard", "background_delivered", "background_trimmed"))
+        missing = sent - came
         gone = sum(port["drops"] + port["lost"] for port in ports)
         foreign = sum(port["foreign"] for port in ports)
         if foreign or missing != gone - gone_before:
@@ -227,6 +231,7 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         "delivered_bytes": 0,
         "expected_bytes": 0,
         **dict.fromkeys(("marks", "trims", "drops", "lost", "packets", "acks", *_RECOVERIES), 0),
+        **{f"{name}_packets": 0 for name in _BACKGROUND},
         "nacked_share": 0,
         "duplicates": 0,
         "late_packets": 0,

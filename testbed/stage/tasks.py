@@ -34,6 +34,8 @@ _NS: Final = 10**9
 _SETTLE_S: Final = 20
 _FLOW: Final = struct.Struct("<IIQIIIIII")
 """FLOW_FIELDS of testbed/engine, without NumPy."""
+_RATE_ONE: Final = 1 << 32
+"""The line rate, in steps (ebpf/include/rate_table.h)."""
 _USER_CONTROL: Final = "control.py"
 LOGS: Final = "switches"
 _LOOPBACK_IFINDEX: Final = 1
@@ -144,6 +146,7 @@ def collective(work: Path) -> None:
         fabric.fail_links((port, epoch_ns + down_ns, epoch_ns + up_ns) for port, down_ns, up_ns in job["failures"])
         given = EngineInput(
             flows=flows,
+            background=(work / "background.bin").read_bytes(),
             start_ns=(work / f"start-{number}.bin").read_bytes(),
             byte_ns=(work / "byte_ns.bin").read_bytes(),
             propagation_ns=(work / "propagation_ns.bin").read_bytes(),
@@ -201,8 +204,17 @@ def _controls(job: dict[str, Any], flows: bytes, work: Path) -> Controls:
         )
         objects = [
             # The base RTT of every pair is RTT0 until a sample is smaller, as in the reference simulator.
-            control(network, cca.Path(source, destination, given["line_rate_bps"][source], given["rtt_ns"]))
-            for source, destination, *_ in _FLOW.iter_unpack(flows)
+            control(
+                network,
+                cca.Path(
+                    source,
+                    destination,
+                    given["line_rate_bps"][source],
+                    given["rtt_ns"],
+                    given["line_rate_bps"][source] * steps / _RATE_ONE,
+                ),
+            )
+            for source, destination, _, _, _, steps, *_ in _FLOW.iter_unpack(flows)
         ]
         starts = array("d", (each.start() for each in objects))
         for start in starts:

@@ -61,6 +61,28 @@ def test_paced_both_fabrics_agree(runs: dict[tuple[str, str], RunData]) -> None:
     assert bmv2["marks"] == bmv2["trims"] == bmv2["retransmissions"] == 0
 
 
+def test_background_and_fallback(demand: Path) -> None:
+    """30 % more into the hot host than R knows of: the same loads and the same way out in both fabrics."""
+    hot = int(np.loadtxt(demand, delimiter=",").sum(axis=0).argmax())
+    background = [
+        {"source": f"h{(hot + 4) % 8 + 1}", "destination": f"h{hot + 1}", "bytes": 2000 * MTU, "rate_gbps": 240}
+    ]
+    keys: dict[str, Any] = {"dilation": float(DILATION), "background": background, "queue_bytes": 100 * MTU}
+    wanted = [
+        (scenario_of(demand, fabric=fabric, **keys), run)
+        for fabric in ("kernel", "bmv2")
+        for run in ("rate", "rate+fallback")
+    ]
+    kernel, kernel_fallback, bmv2, bmv2_fallback = (data.figures for data in run_each(wanted))
+    for one, other in ((kernel, bmv2), (kernel_fallback, bmv2_fallback)):
+        assert other["delivered_bytes"] == other["expected_bytes"]
+        for name in ("cct_ns", "background_sent_packets", "background_delivered_packets"):
+            assert other[name] == pytest.approx(one[name], rel=0.05), name
+    assert bmv2["trims"] == pytest.approx(kernel["trims"], rel=0.15)
+    assert bmv2["background_trimmed_packets"] > 0
+    assert bmv2_fallback["trims"] < bmv2["trims"] / 4
+
+
 def test_round_robin_fills_the_same_queue(runs: dict[tuple[str, str], RunData]) -> None:
     kernel, bmv2 = runs["kernel", "rr"].figures, runs["bmv2", "rr"].figures
     for name in ("hot_queue_max_bytes", "cct_ns"):

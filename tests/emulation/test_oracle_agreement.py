@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from controller.schedule import make_plan
+from testbed.engine import BACKGROUND_PSN
 from testbed.job import ENTROPY, MARKS, PATHS, Scenario, flow_table, seed_word, start_offsets
 from testbed.measure.results import RunData
 from tests import oracle, oracle_nets
@@ -52,6 +53,27 @@ def failures_of(scenario: Scenario) -> list[tuple[int, int, int]]:
     return found
 
 
+def background_of(scenario: Scenario) -> list[oracle.Flow]:
+    """As the oracle wants them; worked out from the experiment's keys."""
+    hosts, mtu = scenario.wiring.hosts, scenario.experiment.mtu_bytes
+    flows = []
+    for flow in scenario.experiment.background:
+        source = hosts.index(flow.source)
+        packets = -(-flow.bytes // mtu)
+        share = flow.rate_gbps / scenario.wiring.ports[source].gbps
+        flows.append(
+            oracle.Flow(
+                source,
+                hosts.index(flow.destination),
+                int(flow.start_ns * scenario.dilation),
+                packets,
+                flow.bytes - (packets - 1) * mtu,
+                int(share * 2**32),
+            )
+        )
+    return sorted(flows, key=lambda flow: flow.source)
+
+
 def simulate(
     scenario: Scenario, schedule: str, priority: oracle.Priority = "charged", network: oracle.Network | None = None
 ) -> oracle.Result:
@@ -82,6 +104,7 @@ def simulate(
         mark_salt=seed_word(experiment.seed, MARKS),
         failures=failures_of(scenario),
         occupancy_bytes=parameters.occupancy_bytes if experiment.lb == "ar" else 0,
+        background=background_of(scenario),
     )
 
 
@@ -112,12 +135,17 @@ def assert_agreement(data: RunData, scenario: Scenario, expected: oracle.Result)
             assert measured == foreseen, scenario.wiring.ports[port].name
     # What the receivers' own clocks and counters saw.
     arrivals: dict[tuple[int, int], list[int]] = {}
-    for (source, destination, _), time_ns in expected.arrivals.items():
+    demand = {key: time_ns for key, time_ns in expected.arrivals.items() if key[2] < BACKGROUND_PSN}
+    for (source, destination, _), time_ns in demand.items():
         arrivals.setdefault((source, destination), []).append(time_ns)
     names = ("src", "dst", "first_arrival_ns", "last_arrival_ns", "delivered_bytes")
     sizes = {hop[3:]: hop[2] for host in range(hosts) for hop in hops.get(host, [])}
     delivered = Counter[tuple[int, int]]()
-    for key in expected.arrivals:
+    assert data.figures["background_delivered_packets"] == len(expected.arrivals) - len(demand)
+    assert data.figures["background_trimmed_packets"] == sum(
+        psn >= BACKGROUND_PSN for _, _, psn in expected.trimmed_arrivals
+    )
+    for key in demand:
         delivered[key[:2]] += sizes[key]
     for source, destination, first, last, size in zip(*(data.flows[n].tolist() for n in names), strict=True):
         times = arrivals.get((source, destination))
@@ -269,11 +297,20 @@ FAILURES = [
     {"link": "leaf1-spine1", "down_ns": 5000, "up_ns": 9000.5},
     {"link": "h3", "down_ns": 4000.25, "up_ns": 6000},
 ]
+BACKGROUND = [
+    {"source": "h5", "destination": "h2", "bytes": 400 * MTU + 777, "rate_gbps": 97.3, "start_ns": 1234.5},
+    {"source": "h1", "destination": "h9", "bytes": 333 * MTU, "rate_gbps": 190.1},
+    {"source": "h5", "destination": "h9", "bytes": 100 * MTU + 64, "rate_gbps": 31, "start_ns": 700},
+    {"source": "h1", "destination": "h9", "bytes": 50 * MTU + 1000, "rate_gbps": 11.7, "start_ns": 2500},
+]
+"""Two of one pair, of which the demand has a flow too."""
 FINITE: dict[str, tuple[dict[str, Any], set[str]]] = {
     "drops": ({"queue_bytes": 2 * MTU, "trimming": False}, {"drops", "marks"}),
     "trims": ({"queue_bytes": 2 * MTU}, {"trims", "control", "marks"}),
     "marks": ({"ecn_kmin_bytes": 2 * MTU, "ecn_kmax_bytes": 12 * MTU}, {"marks"}),
     "failures": ({"queue_bytes": 2 * MTU, "link_failure": FAILURES}, {"lost", "trims"}),
+    "background": ({"queue_bytes": 4 * MTU, "background": BACKGROUND}, {"trims", "marks"}),
+    "background dropped": ({"queue_bytes": 4 * MTU, "trimming": False, "background": BACKGROUND}, {"drops"}),
 }
 """Keys, and what must have happened for the case to be evidence."""
 MOST_APART = 5

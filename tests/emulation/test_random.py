@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testbed.engine import BACKGROUND_PSN
 from testbed.experiment import from_mapping
 from testbed.job import Scenario, prepare
 from testbed.measure.results import RunData
@@ -74,6 +75,17 @@ def experiment(seed: int, folder: Path) -> tuple[Scenario, str]:
         file = write_matrix(folder / f"{seed}-{phase}.csv", matrix(draw, hosts, mtu_bytes))
         after = {"after": [f"p{phase - 1}"]} if phase else {}
         demand.append({"name": f"p{phase}", "file": str(file), "unit": "wire-bytes", **after})
+    for _ in range(draw.choice((0, 0, 1, 3))):
+        source, destination = draw.sample(range(1, hosts + 1), 2)
+        keys.setdefault("background", []).append(
+            {
+                "source": f"h{source}",
+                "destination": f"h{destination}",
+                "bytes": draw.randint(64, 200 * mtu_bytes),
+                "rate_gbps": draw.uniform(1, 200),
+                "start_ns": draw.uniform(0, 5000),
+            }
+        )
     return prepare(from_mapping({"demand": demand, **keys})), run
 
 
@@ -87,7 +99,11 @@ def assert_books_balance(data: RunData, scenario: Scenario) -> None:
     sent, last_hop = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
     names = ("phase", "source", "destination", "psn", "port", "wire_bytes")
     sizes: dict[tuple[int, ...], int] = {}
+    background = Counter[tuple[int, int]]()
     for phase, source, destination, psn, port, size in zip(*(trace[name].tolist() for name in names), strict=True):
+        if psn >= BACKGROUND_PSN:
+            background[phase, psn] += port < hosts
+            continue
         key = (phase, source, destination, psn)
         sent[key] += port < hosts
         last_hop[key] += port in facing
@@ -108,6 +124,12 @@ def assert_books_balance(data: RunData, scenario: Scenario) -> None:
         assert ended >= (packets + duplicates if closed else 0)
     assert len(sent) == sum(-(-size // mtu_bytes) for size in flows["bytes"].tolist())
     assert sum(sent.values()) == figures["packets"]
+    # A background is sent once, all of it where nobody knows when the demand has arrived, and never again.
+    assert set(background.values()) <= {1}
+    assert len(background) == figures["background_sent_packets"]
+    whole = PHASES * sum(-(-flow.bytes // mtu_bytes) for flow in scenario.experiment.background)
+    assert len(background) <= whole if closed else len(background) == whole
+    assert figures["background_delivered_packets"] + figures["background_trimmed_packets"] <= len(background)
     lost_at_last = sum(data.counters["lost"][port] for port in facing)
     arrived = sum(last_hop.values()) - lost_at_last  # control is lost there as well
     if closed:
@@ -118,7 +140,9 @@ def assert_books_balance(data: RunData, scenario: Scenario) -> None:
         assert figures["retransmissions"] == figures["duplicates"] == figures["acks"] == 0
         # A trimmed packet may be dropped or lost besides, as a header.
         missing = figures["expected_bytes"] - figures["delivered_bytes"]
-        assert (missing > 0) == (gone > 0)
+        assert gone > 0 or not missing
+        if not scenario.experiment.background:
+            assert missing > 0 or not gone
         assert missing <= gone * mtu_bytes
     assert figures["drops"] >= 0
     if not scenario.experiment.trimming or not scenario.parameters.queue_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from controller.errors import CannotRunError
 from testbed.experiment import read_toml
 from testbed.job import prepare
+from tests.conftest import REPOSITORY
 from tests.emulation.conftest import run_each, run_once, scenario_of, write_matrix
 
 MTU = 4096
@@ -120,6 +122,19 @@ def test_window_on_marks(tmp_path: Path) -> None:
     assert controlled["marks"] > 0
     assert controlled["hot_queue_max_bytes"] < alone["hot_queue_max_bytes"]
     assert controlled["cct_ns"] != alone["cct_ns"]
+
+
+def test_the_control_of_the_documentation(tmp_path: Path) -> None:
+    """docs/congestion-control.md: as it stands there it runs, and gives way at marks."""
+    (source,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/congestion-control.md").read_text(), re.DOTALL)
+    (tmp_path / "aimd.py").write_text(source)
+    counts = np.zeros((8, 8), dtype=int)
+    counts[1:, 0] = 500 * MTU
+    scenario = scenario_of(write_matrix(tmp_path / "incast.csv", counts))
+    alone, controlled = (data.figures for data in run_each((scenario, run) for run in ("rr", f"rr+{tmp_path}/aimd.py")))
+    assert controlled["delivered_bytes"] == controlled["expected_bytes"]
+    assert controlled["trims"] < alone["trims"] / 3
+    assert controlled["marks"] > 0
 
 
 @pytest.mark.parametrize("schedule", ["rr", "rate"])

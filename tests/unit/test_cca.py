@@ -19,6 +19,8 @@ from tests.conftest import REPOSITORY
 NETWORK = Network(mtu_bytes=4096, header_bytes=64, rtt_ns=8166.4, trimming=True)
 PAIR = cca.Path(source=0, destination=1, line_rate_bps=800e9, rtt_ns=8166.4)
 
+BUILT_IN = ", ".join(cca.BUILT_IN)
+
 FIXED = '''
 from testbed.engine.cca import Control, Network, Path
 
@@ -64,20 +66,31 @@ def refused(name: str | Path) -> str:
 
 
 def test_the_built_in_ones() -> None:
-    assert cca.BUILT_IN == ("none", "nscc")
+    assert {"none", "nscc", "dcqcn", "dcqcn-paper", "fallback"} <= set(cca.BUILT_IN)
     assert cca.load("none") is None
     assert cca.load("nscc") is Nscc
     for name in cca.BUILT_IN:
         assert cca.check(name, Path("/nowhere")) == name
+    made = [cca.load(name) for name in cca.BUILT_IN if name != "none"]
+    assert len(set(made)) == len(made)
+    for control in made:
+        assert control is not None
+        assert control.kind in cca.KINDS
+        assert control(NETWORK, PAIR).start() > 0
+
+
+def test_the_schedule_s_own_rate_is_the_ceiling() -> None:
+    assert PAIR.ceiling_bps == 800e9
+    assert cca.Path(0, 1, 800e9, 8166.4, 50e9).ceiling_bps == 50e9
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nsc", "cc 'nsc' is not known: did you mean 'nscc'? (built in: none, nscc; or a Python file)"),
-        ("NSCC", "cc 'NSCC' is not known: did you mean 'nscc'? (built in: none, nscc; or a Python file)"),
-        ("off", "cc 'off' is not known (built in: none, nscc; or a Python file)"),
-        ("", "cc '' is not known (built in: none, nscc; or a Python file)"),
+        ("nsc", f"cc 'nsc' is not known: did you mean 'nscc'? (built in: {BUILT_IN}; or a Python file)"),
+        ("NSCC", f"cc 'NSCC' is not known: did you mean 'nscc'? (built in: {BUILT_IN}; or a Python file)"),
+        ("off", f"cc 'off' is not known (built in: {BUILT_IN}; or a Python file)"),
+        ("", f"cc '' is not known (built in: {BUILT_IN}; or a Python file)"),
     ],
 )
 def test_an_unknown_name(name: str, message: str, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from controller.errors import InputError
 from testbed.cli import compare
 from testbed.cli.experiment_options import experiment_mapping, schema
 from testbed.experiment import (
+    BACKGROUND_KEYS,
     DEMAND_KEYS,
     FAILURE_KEYS,
     KEYS,
+    Background,
     DemandPhase,
     Experiment,
     LinkFailure,
@@ -122,7 +124,7 @@ def refusal(path: Path) -> str:
 
 
 def test_the_defaults_of_the_schema_are_those_of_an_experiment() -> None:
-    tables = ("demand", "link_failure")
+    tables = ("demand", "link_failure", "background")
     assert [key.name for key in KEYS] == [f.name for f in fields(Experiment) if f.name not in tables]
     plain = Experiment(demand=())
     for key in KEYS:
@@ -133,6 +135,14 @@ def test_the_defaults_of_the_schema_are_those_of_an_experiment() -> None:
         if key.default is not None:
             assert getattr(phase, key.name) == key.default, key.name
     assert [key.name for key in FAILURE_KEYS] == [f.name for f in fields(LinkFailure)]
+    assert [key.name for key in BACKGROUND_KEYS] == [f.name for f in fields(Background)]
+    assert [key.default for key in BACKGROUND_KEYS] == [
+        None,
+        None,
+        None,
+        None,
+        Background("h1", "h2", 1, Fraction(1)).start_ns,
+    ]
 
 
 def test_an_experiment_with_a_demand_alone_has_the_defaults() -> None:
@@ -151,7 +161,7 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
         assert printed[name]["default"] == default, name
         assert printed[name].get("unit", "") == unit, name
         assert printed[name]["help"], name
-    assert set(printed) == {key.name for key in KEYS} | {"demand", "link_failure"}
+    assert set(printed) == {key.name for key in KEYS} | {"demand", "link_failure", "background"}
     assert list(printed["demand"]["keys"]) == ["name", "file", "unit", "token_bytes", "after"]
     assert printed["demand"]["keys"]["unit"]["choices"] == ["tokens", "bytes", "wire-bytes"]
     assert printed["demand"]["keys"]["token_bytes"]["unit"] == "B"
@@ -160,6 +170,9 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
     assert {"ops", "reps", "ecmp", "ar"} == set(printed["lb"]["choices"])
     assert list(printed["link_failure"]["keys"]) == ["link", "down_ns", "up_ns"]
     assert [printed["link_failure"]["keys"][name]["unit"] for name in ("down_ns", "up_ns")] == ["ns", "ns"]
+    background = printed["background"]["keys"]
+    assert list(background) == ["source", "destination", "bytes", "rate_gbps", "start_ns"]
+    assert [background[name]["unit"] for name in ("bytes", "rate_gbps", "start_ns")] == ["B", "Gb/s", "ns"]
     assert printed["loss_recovery"]["choices"] == ["sack", "timeout", "none"]
     automatic = {name for name, entry in printed.items() if entry.get("or") == "auto"}
     assert automatic == {"queue_bytes", "ecn_kmin_bytes", "ecn_kmax_bytes"}
@@ -297,7 +310,7 @@ WRONG = {
     "list of controls": ('cc = ["nscc"]', "cc is ['nscc']: give text"),
     "misspelt control": ('cc = "ncsc"', "cc 'ncsc' is not known: did you mean 'nscc'?"),
     "control in capitals": ('cc = "NSCC"', "cc 'NSCC' is not known: did you mean 'nscc'?"),
-    "unknown control": ('cc = "swift"', "cc 'swift' is not known (built in: none, nscc; or a Python file)"),
+    "unknown control": ('cc = "swift"', "cc 'swift' is not known (built in: none, nscc"),
     "misspelt control of a run": ('schedule = ["rr+nsc"]', "cc 'nsc' is not known: did you mean 'nscc'?"),
     "no control of a run": ('schedule = ["rr+"]', "cc '' is not known"),
     "two controls of a run": ('schedule = ["rr+nscc+nscc"]', "cc 'nscc+nscc' is not known"),
@@ -364,6 +377,47 @@ def test_links_that_fail(tmp_path: Path) -> None:
         LinkFailure("leaf1-spine2", Fraction(0), Fraction(10**12)),
     )
     assert from_mapping({**MINIMAL, "link_failure": []}) == from_mapping(MINIMAL)
+
+
+BACKGROUND = {"source": '"h1"', "destination": '"h2"', "bytes": "4096", "rate_gbps": "33.3"}
+
+
+def background(*left_out: str, **changed: str) -> str:
+    """A [[background]] with some of its lines changed."""
+    lines = [f"{name} = {value}" for name, value in {**BACKGROUND, **changed}.items() if name not in left_out]
+    return "\n".join(["[[background]]", *lines, ""])
+
+
+WRONG_BACKGROUND = {
+    "a number": ("background = 1\n", "background must be tables: write [[background]]"),
+    "one table": ('[background]\nsource = "h1"\n', "background must be tables"),
+    "nothing in it": ("[[background]]\n", "background 1: no source: give source, destination, bytes, rate_gbps"),
+    "without a rate": (background("rate_gbps"), "background 1: no rate_gbps: give"),
+    "of the second": (background() + background("bytes"), "background 2: no bytes: give"),
+    "unknown key": (background(byte="1"), "background 1: 'byte' is not a key: did you mean 'bytes'?"),
+    "to itself": (background(destination='"h1"'), "background 1: h1 sends to itself"),
+    "no rate": (background(rate_gbps="0"), "background 1: rate_gbps is 0: it must be 0.001 to 100000 Gb/s"),
+    "too little": (background(bytes="63"), "background 1: bytes is 63: it must be 64"),
+    "half a byte": (background(bytes="64.5"), "background 1: bytes is 64.5: give a whole number"),
+    "before the start": (background(start_ns="-1"), "background 1: start_ns is -1"),
+    "a host's number": (background(source="1"), "background 1: source is 1: give text"),
+    "misspelt": ("backgrounds = []\n", "'backgrounds' is not a key: did you mean 'background'?"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), WRONG_BACKGROUND.values(), ids=WRONG_BACKGROUND)
+def test_a_wrong_background_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    assert reason in refusal(written(tmp_path, f'{text}[[demand]]\nfile = "m.csv"\n'))
+
+
+def test_background_flows(tmp_path: Path) -> None:
+    text = background() + background(source='"h2"', start_ns="10.5", destination='"h1"')
+    experiment = read_toml(written(tmp_path, f'{text}[[demand]]\nfile = "m.csv"\n'))
+    assert experiment.background == (
+        Background("h1", "h2", 4096, Fraction("33.3"), Fraction(0)),
+        Background("h2", "h1", 4096, Fraction("33.3"), Fraction("10.5")),
+    )
+    assert from_mapping({**MINIMAL, "background": []}) == from_mapping(MINIMAL)
 
 
 WRONG_DEMAND = {
@@ -458,6 +512,13 @@ ROUND_TRIPS = {
         "link_failure": [
             {"link": "h1", "down_ns": 0, "up_ns": 1e-5},
             {"link": "leaf1-spine2", "down_ns": 1000.25, "up_ns": 10**12},
+        ],
+    },
+    "background": {
+        **MINIMAL,
+        "background": [
+            {"source": "h1", "destination": "h2", "bytes": 2**50, "rate_gbps": 0.125, "start_ns": 1.5},
+            {"source": "h1", "destination": "h2", "bytes": 64, "rate_gbps": 240},
         ],
     },
     "phases": {

@@ -95,6 +95,16 @@ def test_acks_count(matrix: Path, mtu_bytes: int, acks: float) -> None:
     assert answered == pytest.approx((1 + acks) * silent)
 
 
+def test_the_background_counts(matrix: Path) -> None:
+    """h1 and h2 share a leaf, h5 lies four links away."""
+    background = [
+        {"source": "h1", "destination": other, "bytes": 10**6, "rate_gbps": gbps}
+        for other, gbps in (("h2", 80), ("h5", 40))
+    ]
+    more = hops_per_s(scenario(matrix, background=background)) - hops_per_s(scenario(matrix))
+    assert more == pytest.approx((0.1 * 2 + 0.05 * 4) / (PACKET_NS * 1e-9))
+
+
 def test_short_packets_are_more_of_them(matrix: Path) -> None:
     assert hops_per_s(scenario(matrix, mtu_bytes=1024)) == pytest.approx(4 * hops_per_s(scenario(matrix)))
 

@@ -17,7 +17,7 @@ from controller.schedule import make_plan
 from controller.schedule.plan import Discipline
 from testbed.engine import RECEIVED_WORDS, Balancing, LossRecovery
 from testbed.experiment import from_mapping
-from testbed.job import Scenario, flow_table, prepare, prepare_job
+from testbed.job import Scenario, background_table, flow_table, prepare, prepare_job
 
 MTU = 4096
 pytestmark = pytest.mark.filterwarnings("error")
@@ -360,6 +360,46 @@ def test_a_failure_of_what_is_no_link_is_refused(tmp_path: Path, link: str) -> N
     with pytest.raises(InputError, match=r"link_failure: .* is not a link of this topology") as caught:
         scenario(tmp_path, *uniform(16), link_failure=[{"link": link, "down_ns": 1, "up_ns": 2}])
     assert repr(link) in str(caught.value)
+
+
+BACKGROUND = {"source": "h2", "destination": "h3", "bytes": 2 * MTU + 100, "rate_gbps": 200, "start_ns": 12.5}
+
+
+def test_the_background_as_the_engine_gets_it(tmp_path: Path) -> None:
+    """In kernel time, in steps of the sender's own line rate, by source; no packet without a header."""
+    flows = [
+        BACKGROUND,
+        {"source": "h1", "destination": "h2", "bytes": MTU + 1, "rate_gbps": 100},
+        {"source": "h2", "destination": "h3", "bytes": 64, "rate_gbps": 800},
+    ]
+    table = background_table(scenario(tmp_path, *uniform(4), background=flows, link_gbps_of={"h1": 400}))
+    assert table.tolist() == [
+        (0, 1, 0, 2, 64, 2**30, 0),
+        (1, 2, 1250, 3, 100, 2**30, 2),
+        (1, 2, 0, 1, 64, 2**32 - 1, 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"source": "h5"}, "background 1: 'h5' is no host: there are h1 to h4"),
+        ({"destination": "leaf1"}, "background 1: 'leaf1' is no host"),
+        ({"rate_gbps": 800.001}, "background 1: rate_gbps is 800.001, and h2 sends 800 Gb/s at most"),
+        ({"bytes": 2**50}, "background: .* packets of 1 flows: .* are too many"),
+    ],
+)
+def test_a_background_that_cannot_be_is_refused(tmp_path: Path, changed: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        scenario(tmp_path, *uniform(4), background=[{**BACKGROUND, **changed}])
+
+
+def test_a_background_may_hold_a_run_up(tmp_path: Path) -> None:
+    """The limit of virtual time grows by as long as it lasts."""
+    load = {**BACKGROUND, "bytes": 10**8, "rate_gbps": 100, "start_ns": 500}
+    plain = given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(4)))
+    loaded = given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(4), background=[load]))
+    assert loaded["phases"][0]["limit_ns"] - plain["phases"][0]["limit_ns"] == 100 * (500 + 8 * 10**6)
 
 
 def test_each_flow_has_words_of_its_own(tmp_path: Path) -> None:

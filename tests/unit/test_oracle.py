@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -368,3 +369,24 @@ def test_adaptive_routing_needs_a_queue_to_compare_with(spraying: Spraying, occu
             path_salt=220,
             occupancy_bytes=occupancy_bytes,
         )
+
+
+def test_a_background_flow_between_the_demand() -> None:
+    """First come, first served at the NIC: a paced packet comes when it is due, in round robin one when the port is free."""
+    network = star(3)  # 1 ns/B, 10 ns a link: a packet takes 1000 ns
+    load = Flow(0, 2, 1500, 2, 500, HALF)  # due at 1500 and, half as fast as the line, 2 * 500 ns later
+    keys: dict[str, Any] = {"mtu_bytes": MTU, "spraying": "ops", "seed": 9, "path_salt": 220, "log_hops": True}
+
+    def left(discipline: Discipline, *flows: Flow) -> list[tuple[int, int]]:
+        result = simulate(network, flows, start_ns=[0, 0, 0], discipline=discipline, background=[load], **keys)
+        return [(hop.departure, hop.psn) for hop in result.hops[0]]
+
+    # Round robin: the port is free at 2000, when one is waiting; at 3000 the other one, due at 2500.
+    own = Flow(0, 1, 0, 4, MTU)
+    first, second = 2**31, 2**31 + 1
+    assert left("rr", own) == [(1000, 0), (2000, 1), (3000, first), (3500, second), (4500, 2), (5500, 3)]
+    # Paced at half the line rate: packets at 0, 2000, 4000, 6000. The short one is due at 2500, behind the second.
+    paced = Flow(0, 1, 0, 4, MTU, HALF)
+    assert left("rate", paced) == [(1000, 0), (2500, first), (3500, 1), (4000, second), (5000, 2), (7000, 3)]
+    with pytest.raises(ValueError, match="must be paced"):
+        simulate(network, [own], start_ns=[0, 0, 0], discipline="rr", background=[replace(load, steps=0)], **keys)

@@ -15,7 +15,7 @@ __all__ = ["BUILT_IN", "KINDS", "Control", "Network", "Path", "check", "load"]
 
 # No NumPy here: in a small virtual machine its import costs more than a run.
 
-BUILT_IN: Final = ("none", "nscc")
+BUILT_IN: Final = ("none", "nscc", "dcqcn", "dcqcn-paper", "fallback")
 KINDS: Final = ("window", "rate")
 
 
@@ -45,6 +45,13 @@ class Path:
     """Of the sender's NIC."""
     rtt_ns: float
     """RTT0 for every pair, in fabric time, as in the reference simulator: samples tell which pairs are nearer."""
+    rate_bps: float = 0.0
+    """That the schedule paces the flow at; 0.0 under a schedule that paces none."""
+
+    @property
+    def ceiling_bps(self) -> float:
+        """What no rate gets above: the schedule's own, or the line rate."""
+        return self.rate_bps or self.line_rate_bps
 
 
 class Control:
@@ -122,6 +129,14 @@ def load(name: str) -> type[Control] | None:
         from testbed.engine.cca.nscc import Nscc
 
         return Nscc
+    if name in ("dcqcn", "dcqcn-paper"):
+        from testbed.engine.cca.dcqcn import Dcqcn, DcqcnPaper
+
+        return Dcqcn if name == "dcqcn" else DcqcnPaper
+    if name == "fallback":
+        from testbed.engine.cca.fallback import Fallback
+
+        return Fallback
     if not name.endswith(".py"):
         raise _unknown(name)
     found = _execute(name)

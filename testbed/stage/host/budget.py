@@ -62,6 +62,9 @@ def packet_hops_per_s(
             bound_s if paced else 8 * int(load) / float(speed) for load, speed in zip(loads, speeds_bps, strict=True)
         ]
         busiest = max(busiest, sum(h / s for h, s in zip(of_sender.tolist(), sending_s, strict=True) if h))
+    for flow in experiment.background:
+        source, destination = (wiring.hosts.index(end) for end in (flow.source, flow.destination))
+        busiest += float(flow.rate_gbps) * 1e9 / 8 / experiment.mtu_bytes * float(hops[source, destination])
     if experiment.loss_recovery != "none":  # links are veth here, where ACKs are packets too
         busiest *= 1 + max(min(1.0, experiment.mtu_bytes / _ACK_BYTES), 1 / _ACK_PACKETS)
     return busiest
