@@ -11,6 +11,8 @@ KERNEL_PACKAGES := linux-source-6.12 xz-utils flex bison bc
 # BMv2 itself is in no distribution: vagrant/provision.sh gets it. What it is programmed with needs Thrift.
 BMV2_PACKAGES := python3-thrift
 LINT_PACKAGES := clang-format shellcheck
+# The tests open a report in it: 113 MB to download with all that it needs on Debian 12, 414 MB on disk.
+BROWSER_PACKAGES := chromium
 
 BPF_OBJECTS := controller/nic/objects/pacer.bpf.o testbed/fabric/objects/fabric.bpf.o
 BPF_HEADERS := $(wildcard ebpf/include/*.h ebpf/fabric/*.h)
@@ -24,7 +26,7 @@ C_SOURCES := $(wildcard ebpf/*/*.c ebpf/*/*.h testbed/engine/*.c testbed/engine/
 SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install-host packages kernel-packages bmv2-packages kernel demo test unit lint format bench p4 clean
+.PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench p4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +43,11 @@ kernel-packages: packages
 
 bmv2-packages: packages
 	@scripts/install-packages.sh $(BMV2_PACKAGES)
+
+# Not every distribution has it, and all other tests do without.
+browser:
+	@command -v chromium >/dev/null || scripts/install-packages.sh $(BROWSER_PACKAGES) || \
+		echo "no chromium: the tests of the report that need one will be skipped"
 
 $(BIN)/incastfree: pyproject.toml | packages
 	@echo "making the virtual environment $(VENV)"
@@ -77,7 +84,7 @@ demo: setup ## compare round robin, with and without control, and rate-based pac
 	@$(BIN)/incastfree compare --demand results/zipf-16.csv --unit wire-bytes \
 		--schedule rr,rr+nscc,rate --out results/demo
 
-test: setup build/dev.stamp ## run all tests
+test: setup build/dev.stamp browser ## run all tests
 	@$(BIN)/python -m pytest tests
 
 unit: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## run the tests that boot nothing

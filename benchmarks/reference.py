@@ -1,9 +1,10 @@
 """Holds runs against the reference simulator's figures (uet-htsim; docs/reference.md has them).
 
-    .venv/bin/python benchmarks/reference.py --hosts 16 --s 0.25 --run rr+nscc --seeds 12
+    .venv/bin/python benchmarks/reference.py --hosts 16 --s 0.25 --run rr+nscc --lb reps --seeds 12
 
 A popularity order, path hashes and marks a seed; 30 MB a sender, Zipf over the receivers, N=16 on 4 leaves, more hosts on
-leaves of 8. Prints a line a seed and the mean: CCT over the bound at the last ACK, share of data packets NACKed.
+leaves of 8. Prints a line a seed and the mean with its standard error: CCT over the bound at the last ACK, share of data
+packets NACKed; and the reference's mean beside it, where it was measured.
 """
 
 from __future__ import annotations
@@ -27,6 +28,18 @@ from testbed.runner import run_schedule
 from testbed.workload.zipf import zipf
 
 MTU = 4096
+REFERENCE = {
+    (16, 1.0, "ops"): (1.33, 1.00, 1.51),
+    (16, 1.0, "reps"): (1.27, 0.93, 1.54),
+    (16, 1.0, "ar"): (1.15, 0.95, 1.31),
+    (16, 0.5, "ops"): (2.51, 1.80, 2.82),
+    (16, 0.5, "reps"): (3.46, 2.95, 4.46),
+    (16, 0.5, "ar"): (2.48, 1.95, 2.95),
+    (16, 0.25, "ops"): (3.60, 2.33, 4.47),
+    (16, 0.25, "reps"): (3.86, 2.72, 4.60),
+    (16, 0.25, "ar"): (3.65, 3.11, 4.78),
+}
+"""Of rr+nscc, by hosts, s and load balancing: mean, least and most of five seeds, in % over the bound."""
 
 
 def main() -> int:
@@ -34,6 +47,7 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=16)
     parser.add_argument("--s", type=float, default=0.25)
     parser.add_argument("--run", default="rr+nscc", help="SCHEDULE or SCHEDULE+CC")
+    parser.add_argument("--lb", default="ops", help="load balancing")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=1, help="first seed")
     parser.add_argument("--demand", type=Path, help="this matrix (wire bytes) for all seeds")
@@ -54,7 +68,7 @@ def main() -> int:
                 if not arguments.demand:
                     np.savetxt(file, zipf(arguments.hosts, arguments.s, 30_000_000, MTU, seed), fmt="%d", delimiter=",")
                 table = {"file": str(file.resolve()), "unit": "wire-bytes"}
-                scenario = prepare(from_mapping({"demand": [table], "seed": seed, **keys}))
+                scenario = prepare(from_mapping({"demand": [table], "seed": seed, "lb": arguments.lb, **keys}))
                 return run_schedule(scenario, arguments.run, cpu, lambda *_: None, threading.Event()).figures
         finally:
             processors.put(cpu)
@@ -73,10 +87,16 @@ def main() -> int:
         )
     over = [100 * figures["inflation_last_ack"] for figures in runs]
     nacked = [100 * figures["nacked_share"] for figures in runs]
+    mean = statistics.mean(over)
+    error = statistics.stdev(over) / len(over) ** 0.5 if len(over) > 1 else float("nan")
     print(
-        f"N={arguments.hosts} s={arguments.s:g} {arguments.run}: mean {statistics.mean(over):.2f} % "
+        f"N={arguments.hosts} s={arguments.s:g} {arguments.run} {arguments.lb}: mean {mean:.2f} +- {error:.2f} % "
         f"[{min(over):.2f}-{max(over):.2f}], NACKed {statistics.mean(nacked):.2f} %"
     )
+    reference = REFERENCE.get((arguments.hosts, arguments.s, arguments.lb)) if arguments.run == "rr+nscc" else None
+    if reference and not keys:
+        theirs, least, most = reference
+        print(f"reference {theirs:.2f} % [{least:.2f}-{most:.2f}]: {mean - theirs:+.2f}")
     return 0
 
 

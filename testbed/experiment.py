@@ -16,6 +16,7 @@ from controller.demand import HEADER_BYTES, MAX_HOSTS, MTU_BYTES, UNITS
 from controller.errors import InputError
 from controller.schedule import SCHEDULES
 from testbed.engine import cca
+from testbed.topology import TOPOLOGIES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -70,7 +71,7 @@ DEMAND_KEYS: Final = (
 )
 
 FAILURE_KEYS: Final = (
-    Key("link", "text", None, "which fails, in both directions, such as h3 or leaf1-spine2"),
+    Key("link", "text", None, "which fails, in both directions, such as h3, leaf1-spine2 or agg1-core3"),
     Key("down_ns", "number", None, "from when on packets on it are lost", "ns", maximum=1e12),
     Key("up_ns", "number", None, "and until when", "ns", maximum=1e12),
 )
@@ -94,14 +95,21 @@ KEYS: Final = (
     Key("hosts", "integer", 0, "number of hosts; 0: from the demand", maximum=MAX_HOSTS),
     Key("hosts_per_leaf", "integer", 0, "hosts on a leaf, and spines; 0: 8, or 4 up to 16 hosts", maximum=64),
     Key("gpus_per_server", "integer", 1, "hosts in a server; traffic inside a server is local", minimum=1, maximum=64),
-    Key("topology", "text", "leaf-spine", "shape of the network", choices=("leaf-spine",)),
+    Key("topology", "text", "leaf-spine", "shape of the network", choices=tuple(TOPOLOGIES)),
+    Key(
+        "fat_tree_k",
+        "integer",
+        0,
+        "ports of a fat tree's switches, even; 0: the smallest that holds the hosts",
+        maximum=64,
+    ),
     Key("link_gbps", "number", 800, "speed of every link", "Gb/s", minimum=0.001, maximum=100_000),
     Key("link_ns", "number", 1000, "propagation delay of every link", "ns", maximum=10_000_000),
     Key(
         "link_gbps_of",
         "numbers",
         {},
-        "exceptions by link, such as h3 or leaf1-spine2",
+        "exceptions by link, such as h3, leaf1-spine2 or agg1-core3",
         "Gb/s",
         minimum=0.001,
         maximum=100_000,
@@ -173,7 +181,13 @@ KEYS: Final = (
         choices=tuple(SCHEDULES),
     ),
     _CC,
-    Key("lb", "text", "ops", "load balancing: packet spraying or one path a flow", choices=("ops", "ecmp")),
+    Key(
+        "lb",
+        "text",
+        "ops",
+        "load balancing: packet spraying, oblivious or by what ACKs prove good; one path a flow; or the emptiest uplink",
+        choices=("ops", "reps", "ecmp", "ar"),
+    ),
     Key("phase", "text", "random", "where in its gap a paced flow starts", choices=("random", "zero", "golden")),
     Key(
         "stage",
@@ -272,6 +286,7 @@ class Experiment:
     hosts_per_leaf: int = 0
     gpus_per_server: int = 1
     topology: str = "leaf-spine"
+    fat_tree_k: int = 0
     link_gbps: Fraction = Fraction(800)
     link_ns: Fraction = Fraction(1000)
     link_gbps_of: dict[str, Fraction] = field(default_factory=dict)
@@ -381,12 +396,21 @@ def _check_together(experiment: Experiment, where: str) -> None:
         raise InputError(
             f"{where}schedule gives two runs one name: {', '.join(names)}; leave one out, or rename its file"
         )
+    for name, topology in (("hosts_per_leaf", "leaf-spine"), ("fat_tree_k", "fat-tree")):
+        if getattr(experiment, name) and experiment.topology != topology:
+            raise InputError(f"{where}{name} is for topology {topology}, not {experiment.topology}: leave it out")
+    if experiment.fat_tree_k % 2:
+        raise InputError(f"{where}fat_tree_k is {experiment.fat_tree_k}: give an even number")
     if experiment.loss_recovery == "none":
         for run in experiment.runs:
             if run.cc != "none":
                 raise InputError(
                     f"{where}loss_recovery is none: without ACKs {run.cc} hears nothing; give sack or timeout, or cc none"
                 )
+        if experiment.lb == "reps":
+            raise InputError(
+                f"{where}lb reps: loss_recovery is none, and without ACKs it hears of no path; give sack or timeout, or lb ops"
+            )
     if experiment.control_delay_ns and experiment.meanwhile == "old":
         for run in experiment.runs:
             if run.schedule == "rate" and run.cc != "none":
@@ -394,6 +418,8 @@ def _check_together(experiment: Experiment, where: str) -> None:
                     f"{where}meanwhile is old: {run.name} has a control, which sets rates as well; give wait, or rate alone"
                 )
     if experiment.fabric == "bmv2":
+        if experiment.lb == "ar":
+            raise InputError(f"{where}lb ar: only the fabric kernel; give another lb, or fabric kernel")
         for name in ("loss_data", "loss_ack", "link_failure"):
             if getattr(experiment, name):
                 raise InputError(f"{where}{name}: only the fabric kernel loses packets on links; leave it out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -30,11 +30,12 @@ from testbed.engine import (
 from testbed.experiment import Experiment, Run
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_dilation, rounding
-from testbed.parameters import Parameters, derive
+from testbed.parameters import FREEZE_NS, Parameters, derive
+from testbed.port_load import even_shares
 from testbed.stage.host.budget import real_time_dilation
 from testbed.stage.virtual.guest import VISIBLE
 from testbed.times import delay_ns, fixed_byte_ns
-from testbed.topology import Port, Wiring, leaf_spine, wire
+from testbed.topology import TOPOLOGIES, Wiring, named_links, smallest_fat_tree, wire
 
 __all__ = [
     "ENTROPY",
@@ -127,7 +128,8 @@ class Scenario:
     speeds_bps: tuple[Fraction, ...]
     """Line rate of each host."""
     dilation: Fraction
-    hosts_per_leaf: int
+    shape: Mapping[str, int]
+    """The key that decides the topology's size, as it was run: hosts_per_leaf, or fat_tree_k."""
     parameters: Parameters
     bmv2: installation.Installation | None = None
     """What the switches are, unless they are the kernel's."""
@@ -189,17 +191,9 @@ class Scenario:
 
     def _uplink_times(self, demand: Demand) -> Iterator[tuple[Fraction, str]]:
         """(time for an even share of what crosses it, name) of every port between switches."""
-        leaf_of = [port.peer_node for port in self.wiring.ports[: demand.hosts]]
-        groups: dict[tuple[str, bool], list[Port]] = {}
-        for port in self.wiring.ports[2 * demand.hosts :]:
-            leaf = port.node if port.node in leaf_of else port.peer_node
-            groups.setdefault((leaf, leaf == port.node), []).append(port)
-        for (leaf, upward), ports in groups.items():
-            inside = np.array([name == leaf for name in leaf_of])
-            crossing = demand.wire_bytes[inside][:, ~inside] if upward else demand.wire_bytes[~inside][:, inside]
-            share_bits = Fraction(8 * int(crossing.sum()), len(ports))
-            for port in ports:
-                yield share_bits / (port.gbps * _NS), f"{port.node}-{port.peer_node}"
+        for index, share_bytes in even_shares(self.wiring, demand.wire_bytes).items():
+            port = self.wiring.ports[index]
+            yield 8 * share_bytes / (port.gbps * _NS), f"{port.node}-{port.peer_node}"
 
     @property
     def lower_bound_s(self) -> Fraction:
@@ -250,15 +244,15 @@ def prepare(experiment: Experiment) -> Scenario:
         )
     if experiment.hosts not in (0, hosts):
         raise InputError(f"hosts is {experiment.hosts}, but {experiment.demand[0].file} has {hosts}: leave hosts out")
-    hosts_per_leaf = experiment.hosts_per_leaf or (4 if hosts <= 16 else 8)
+    shape = _shape(experiment, hosts)
     wiring = wire(
-        leaf_spine(
+        TOPOLOGIES[experiment.topology](
             hosts,
-            hosts_per_leaf,
-            experiment.link_gbps,
-            experiment.link_ns,
-            experiment.link_gbps_of,
-            experiment.link_ns_of,
+            **shape,
+            link_gbps=experiment.link_gbps,
+            link_ns=experiment.link_ns,
+            link_gbps_of=experiment.link_gbps_of,
+            link_ns_of=experiment.link_ns_of,
         )
     )
     _check_background(experiment, wiring)
@@ -300,11 +294,17 @@ def prepare(experiment: Experiment) -> Scenario:
         wiring,
         speeds,
         dilation,
-        hosts_per_leaf,
+        shape,
         parameters,
         bmv2,
         bmv2.version() if bmv2 else None,
     )
+
+
+def _shape(experiment: Experiment, hosts: int) -> dict[str, int]:
+    if experiment.topology == "fat-tree":
+        return {"fat_tree_k": experiment.fat_tree_k or smallest_fat_tree(hosts)}
+    return {"hosts_per_leaf": experiment.hosts_per_leaf or (4 if hosts <= 16 else 8)}
 
 
 def _check_bmv2(experiment: Experiment, wiring: Wiring, dilation: Fraction) -> None:
@@ -373,9 +373,7 @@ def _ports_of_link(wiring: Wiring, link: str) -> tuple[int, int]:
     ends = {port.node: port for port in wiring.ports[:hosts]}
     ends |= {f"{port.node}-{port.peer_node}": port for port in wiring.ports[2 * hosts :] if port.index < port.peer}
     if link not in ends:
-        names = list(ends)
-        known = f"{names[0]} to {names[hosts - 1]}" + (f", {names[hosts]} to {names[-1]}" if len(names) > hosts else "")
-        raise InputError(f"link_failure: {link!r} is not a link of this topology: links are {known}")
+        raise InputError(f"link_failure: {link!r} is not a link of this topology: links are {named_links(ends)}")
     return ends[link].index, ends[link].peer
 
 
@@ -524,13 +522,15 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     job = {
         "network": {
             "hosts": hosts,
-            "hosts_per_leaf": scenario.hosts_per_leaf,
+            "topology": experiment.topology,
+            "shape": dict(scenario.shape),
             "link_gbps": str(experiment.link_gbps),
             "link_ns": str(experiment.link_ns),
             "link_gbps_of": {name: str(value) for name, value in experiment.link_gbps_of.items()},
             "link_ns_of": {name: str(value) for name, value in experiment.link_ns_of.items()},
             "mtu_bytes": experiment.mtu_bytes,
             "queue_bytes": parameters.queue_bytes,
+            "occupancy_bytes": parameters.occupancy_bytes,
         },
         "constants": _constants(scenario),
         "failures": [
@@ -567,6 +567,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         "bmv2": str(scenario.bmv2.program) if scenario.bmv2 else "",
         "late_records": scenario.links == "veth",
         "linger_ns": _linger_ns(scenario) if scenario.links == "veth" else 0,
+        "freeze_ns": int(FREEZE_NS * scenario.dilation),
         "trace": experiment.trace,
         "phases": phases,
     }
@@ -619,6 +620,7 @@ def _constants(scenario: Scenario) -> dict[str, int]:
         "loss_data": probability(experiment.loss_data),
         "loss_control": probability(experiment.loss_ack),
         "failing": bool(experiment.link_failure),
+        "adaptive": experiment.lb == "ar",
         "tolerance_ns": _packet_ns(scenario, max(port.gbps for port in scenario.wiring.ports))
         // (1 if experiment.stage == "host" else _TOLERANCE),
     }
@@ -661,15 +663,16 @@ def _allowance_ns(scenario: Scenario) -> int:
 def _period_ns(scenario: Scenario, bound_ns: int, packets: int) -> int:
     """How often the engine wakes: every 1 us of fabric time, or so often that the record ring suffices
     even where all hosts send without a pause, and where packets are short, with room for 16 times
-    their average density, on 4 hops each. With its lead it is no longer than a host's link, where that is
+    their average density, on the longest way each. With its lead it is no longer than a host's link, where that is
     not very short, so that every ACK is known in time.
     """
     period = int(_PERIOD_FABRIC_NS * scenario.dilation)
     shortest = min(delay_ns(port.ns, scenario.dilation) for port in scenario.wiring.ports[: len(scenario.wiring.hosts)])
     if shortest >= period // _SHORTEST_LINK:
         period = min(period, (shortest - _LEAD_ODD_NS) * _LEAD // (_LEAD + 1))
-    dense = bound_ns * RECORD_CAPACITY // (16 * 4 * max(1, packets))
+    hops = scenario.wiring.longest_path
+    dense = bound_ns * RECORD_CAPACITY // (16 * hops * max(1, packets))
     fastest = max(port.gbps for port in scenario.wiring.ports)
     packet_ns = scenario.experiment.mtu_bytes * 8 * scenario.dilation / fastest
-    full = int(packet_ns * RECORD_CAPACITY / (2 * 4 * len(scenario.wiring.hosts)))
+    full = int(packet_ns * RECORD_CAPACITY / (2 * hops * len(scenario.wiring.hosts)))
     return max(_SHORTEST_PERIOD_NS, min(period, dense, full))

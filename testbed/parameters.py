@@ -12,7 +12,10 @@ from controller.errors import InputError
 from testbed.experiment import Experiment
 from testbed.topology import Wiring
 
-__all__ = ["Parameters", "derive"]
+__all__ = ["FREEZE_NS", "Parameters", "derive"]
+
+FREEZE_NS: Final = 10_000_000
+"""REPS: so long after a timeout a flow keeps to entropy values that it knows. Source: uet-htsim at 40ccb052."""
 
 _KMIN, _KMAX = Fraction(1, 5), Fraction(4, 5)
 _QUEUES_WITHOUT_TRIMMING: Final = 5
@@ -34,6 +37,8 @@ class Parameters:
     bdp_bytes: Fraction
     queue_bytes: int
     """Of a switch port; 0: unlimited."""
+    occupancy_bytes: int
+    """Of which adaptive routing takes the occupancy: the queue, or the product in whole packets where it is unlimited."""
     ecn_kmin_bytes: int
     ecn_kmax_bytes: int
     rto_ns: int
@@ -52,8 +57,7 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
     With links that differ, the nominal speed and the longest delay count, and for the timeouts the slowest queue. Raises InputError where the thresholds of
     marking, of which one may be automatic, are the wrong way round.
     """
-    tiers = 2 if len(wiring.switches) > 1 else 1
-    hops = 2 * tiers
+    hops = wiring.longest_path
     mtu = experiment.mtu_bytes
     delay_ns = max(port.ns for port in wiring.ports)
     byte_ns = 8 / experiment.link_gbps
@@ -76,6 +80,7 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
         rtt_ns=rtt_ns,
         bdp_bytes=bdp_bytes,
         queue_bytes=queue_bytes,
+        occupancy_bytes=queue_bytes or bdp_packets * mtu,
         ecn_kmin_bytes=kmin,
         ecn_kmax_bytes=kmax,
         # Long links may need longer than the 15 us of the reference before there is any queue.

@@ -31,9 +31,11 @@ from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
 __all__ = [
     "PICTURES",
+    "REPORT",
     "TABLES",
     "WALL_FIGURES",
     "Progress",
+    "identity",
     "nothing_to_send",
     "prepare_folder",
     "run_experiment",
@@ -42,6 +44,7 @@ __all__ = [
 
 TABLES: Final = ("flows", "ports", "counters", "trace")
 PICTURES: Final = ("queue.png", "utilisation.png")
+REPORT: Final = "report.html"
 WALL_FIGURES: Final = ("wall_s", "setup_s", "engine_s")
 """The only figures that differ between two runs of one experiment."""
 
@@ -93,7 +96,7 @@ def run_schedule(
                 _keep_logs(work / LOGS, logs)
         data = collect(scenario, run.cc, work)
     figures = {
-        **_identity(scenario, run),
+        **identity(scenario, run),
         "cc_sha256": cc_sha256,
         **data.figures,
         "wall_s": round(time.monotonic() - begin, 3),
@@ -125,7 +128,7 @@ def _keep_logs(found: Path, folder: Path) -> None:
             write_atomically(folder / log.name, log.read_bytes())
 
 
-def _identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any]:
+def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any]:
     """The experiment's keys as they were run."""
     version, key = _kernel_of(scenario) if ran else (None, None)
     phases = scenario.experiment.demand
@@ -134,7 +137,7 @@ def _identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, An
         "run": run.name,
         **scenario.experiment.keys(),
         "hosts": len(scenario.wiring.hosts),
-        "hosts_per_leaf": scenario.hosts_per_leaf,
+        **scenario.shape,
         "dilation": _plain_number(float(scenario.dilation)),
         "schedule": run.schedule,
         "cc": run.cc,
@@ -157,6 +160,7 @@ def _identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, An
         "unit": [phase.unit for phase in phases],
         "token_bytes": [phase.token_bytes for phase in phases],
         "phase_names": [phase.name for phase in phases],
+        "notes": scenario.notes,
         "version": __version__,
         "python_version": platform.python_version(),
         "kernel_version": version,
@@ -170,7 +174,7 @@ def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
     hosts = len(scenario.wiring.hosts)
     run = scenario.experiment.run_of(schedule)
     return {
-        **_identity(scenario, run, ran=False),
+        **identity(scenario, run, ran=False),
         "cc_sha256": _sha256(Path(run.cc)) if run.cc.endswith(".py") else None,
         **empty_figures(hosts),
         **dict.fromkeys(WALL_FIGURES, 0),
@@ -260,7 +264,7 @@ def prepare_folder(scenario: Scenario, out: Path) -> None:
                     (out / run["run"] / f"{name}.parquet").unlink(missing_ok=True)
                 with contextlib.suppress(OSError):
                     (out / run["run"]).rmdir()
-        for name in ("result.json", *PICTURES):
+        for name in ("result.json", REPORT, *PICTURES):
             (out / name).unlink(missing_ok=True)
         for run in scenario.experiment.runs:
             (out / run.name).mkdir(exist_ok=True)

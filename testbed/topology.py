@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from controller.errors import CannotRunError, InputError
 
 if TYPE_CHECKING:
     from mininet.topo import Topo
 
-__all__ = ["Port", "Route", "Wiring", "leaf_spine", "wire"]
+__all__ = [
+    "TOPOLOGIES",
+    "Port",
+    "Route",
+    "Wiring",
+    "fat_tree",
+    "leaf_spine",
+    "named_links",
+    "smallest_fat_tree",
+    "wire",
+]
 
 
 def leaf_spine(
@@ -29,6 +41,78 @@ def leaf_spine(
     Hosts are h1 to hN, switches leaf1.. and spine1... The exceptions name a link: a host (its only link), or
     "leaf1-spine2". Raises InputError for a name that is no link.
     """
+    topo = _empty()
+    leaves = -(-hosts // hosts_per_leaf)
+    spines = hosts_per_leaf if leaves > 1 else 0
+    for leaf in range(leaves):
+        topo.addSwitch(f"leaf{leaf + 1}")
+    for spine in range(spines):
+        topo.addSwitch(f"spine{spine + 1}")
+    links = _host_links(topo, hosts, hosts_per_leaf, "leaf")
+    for leaf in range(leaves):
+        for spine in range(spines):
+            _between(links, f"leaf{leaf + 1}", f"spine{spine + 1}")
+    _add_links(topo, links, link_gbps, link_ns, link_gbps_of, link_ns_of)
+    return topo
+
+
+def smallest_fat_tree(hosts: int) -> int:
+    """The smallest even k whose fat tree holds so many hosts: k^3 / 4 of them."""
+    k = 2
+    while k**3 // 4 < hosts:
+        k += 2
+    return k
+
+
+def fat_tree(
+    hosts: int,
+    fat_tree_k: int,
+    link_gbps: Fraction,
+    link_ns: Fraction,
+    link_gbps_of: Mapping[str, Fraction],
+    link_ns_of: Mapping[str, Fraction],
+) -> Topo:
+    """Three tiers of switches with k ports (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008), filled from the first pod on.
+
+    Hosts are h1 to hN, switches edge1.., agg1.. and core1... A pod has k/2 aggregation switches and up to k/2 edge
+    switches of k/2 hosts; the n-th of a pod's aggregation switches has links to the n-th k/2 of all (k/2)^2 cores.
+    Pods and edge switches without hosts are left out. Hosts of one pod need no core, and hosts of one edge switch no
+    other. In all other cases no upper switch can be left out: the first pod, and its first edge switch, are full.
+    So above each edge switch and each pod there are as many links as it has room for hosts, and nothing is
+    oversubscribed. Exceptions and InputError as for ``leaf_spine``; also for a k that is odd, or too small.
+    """
+    if fat_tree_k < 2 or fat_tree_k % 2:
+        raise InputError(f"fat_tree_k is {fat_tree_k}: it must be even, and 2 or more")
+    if fat_tree_k**3 // 4 < hosts:
+        raise InputError(
+            f"fat_tree_k is {fat_tree_k}, which holds {fat_tree_k**3 // 4} hosts of {hosts}: give "
+            f"{smallest_fat_tree(hosts)} or more, or leave it out"
+        )
+    topo = _empty()
+    half = fat_tree_k // 2
+    edges = -(-hosts // half)
+    pods = -(-edges // half)
+    aggregations = pods * half if edges > 1 else 0
+    cores = half * half if pods > 1 else 0
+    for kind, number in (("edge", edges), ("agg", aggregations), ("core", cores)):
+        for index in range(number):
+            topo.addSwitch(f"{kind}{index + 1}")
+    links = _host_links(topo, hosts, half, "edge")
+    for edge in range(edges if aggregations else 0):
+        for place in range(half):
+            _between(links, f"edge{edge + 1}", f"agg{edge // half * half + place + 1}")
+    for aggregation in range(aggregations if cores else 0):
+        for place in range(half):
+            _between(links, f"agg{aggregation + 1}", f"core{aggregation % half * half + place + 1}")
+    _add_links(topo, links, link_gbps, link_ns, link_gbps_of, link_ns_of)
+    return topo
+
+
+TOPOLOGIES: Final[dict[str, Callable[..., Topo]]] = {"leaf-spine": leaf_spine, "fat-tree": fat_tree}
+"""By the name that an experiment's key ``topology`` gives; the key that decides its size is an argument."""
+
+
+def _empty() -> Topo:
     try:
         from mininet.topo import Topo
     except ImportError:
@@ -36,29 +120,43 @@ def leaf_spine(
             "mininet is missing: make setup installs it, with a virtual environment that sees it"
         ) from None
 
-    topo = Topo()
-    leaves = -(-hosts // hosts_per_leaf)
-    spines = hosts_per_leaf if leaves > 1 else 0
-    links: dict[str, tuple[str, str]] = {}
-    for leaf in range(leaves):
-        topo.addSwitch(f"leaf{leaf + 1}")
-    for spine in range(spines):
-        topo.addSwitch(f"spine{spine + 1}")
+    return Topo()
+
+
+def _host_links(topo: Topo, hosts: int, hosts_per_switch: int, kind: str) -> dict[str, tuple[str, str]]:
+    """Adds the hosts; the links to their switches, by name, in order."""
     for host in range(hosts):
         topo.addHost(f"h{host + 1}")
-        links[f"h{host + 1}"] = (f"h{host + 1}", f"leaf{host // hosts_per_leaf + 1}")
-    for leaf in range(leaves):
-        for spine in range(spines):
-            pair = (f"leaf{leaf + 1}", f"spine{spine + 1}")
-            links["-".join(pair)] = pair
+    return {f"h{host + 1}": (f"h{host + 1}", f"{kind}{host // hosts_per_switch + 1}") for host in range(hosts)}
+
+
+def _between(links: dict[str, tuple[str, str]], near: str, far: str) -> None:
+    links[f"{near}-{far}"] = near, far
+
+
+def _add_links(
+    topo: Topo,
+    links: Mapping[str, tuple[str, str]],
+    link_gbps: Fraction,
+    link_ns: Fraction,
+    link_gbps_of: Mapping[str, Fraction],
+    link_ns_of: Mapping[str, Fraction],
+) -> None:
     for table, exceptions in (("link_gbps_of", link_gbps_of), ("link_ns_of", link_ns_of)):
         for name in exceptions:
             if name not in links:
-                known = f"h1 to h{hosts}" + (f", leaf1-spine1 to leaf{leaves}-spine{spines}" if spines else "")
-                raise InputError(f"{table}: {name!r} is not a link of this topology: links are {known}")
+                raise InputError(f"{table}: {name!r} is not a link of this topology: links are {named_links(links)}")
     for name, (near, far) in links.items():
         topo.addLink(near, far, gbps=link_gbps_of.get(name, link_gbps), ns=link_ns_of.get(name, link_ns))
-    return topo
+
+
+def named_links(names: Iterable[str]) -> str:
+    """Of names in order the first and the last of each kind: "h1 to h6, leaf1-spine1 to leaf3-spine2"."""
+    ends: dict[str, tuple[str, str]] = {}
+    for name in names:
+        kind = re.sub(r"\d+", "", name)
+        ends[kind] = (ends[kind][0] if kind in ends else name, name)
+    return ", ".join(f"{first} to {last}" for first, last in ends.values())
 
 
 @dataclass(frozen=True)
@@ -100,13 +198,25 @@ class Wiring:
 
     def path(self, source: int, destination: int) -> list[Port]:
         """Output ports of the first shortest path from one host to another, the NIC first."""
-        index_of = {name: index for index, name in enumerate(self.switches)}
         port = self.ports[source]
         path = [port]
         while port.peer_node != self.hosts[destination]:
-            port = self.ports[self.routes[index_of[port.peer_node], destination].ports[0]]
+            port = self.ports[self.routes[self._switch_of[port.peer_node], destination].ports[0]]
             path.append(port)
         return path
+
+    @cached_property
+    def _switch_of(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.switches)}
+
+    @cached_property
+    def longest_path(self) -> int:
+        """Links of the longest shortest path between two hosts: two a tier; 2 of a single host."""
+        first_of: dict[str, int] = {}
+        for host in range(len(self.hosts)):
+            first_of.setdefault(self.ports[host].peer_node, host)
+        apart = [len(self.path(a, b)) for a in first_of.values() for b in first_of.values() if a != b]
+        return max(apart, default=2)
 
 
 def wire(topo: Topo) -> Wiring:

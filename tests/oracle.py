@@ -29,6 +29,12 @@ dilation); every size is in bytes. Nothing is acknowledged or sent again. The ru
   departed. It is marked if q > kmax_bytes; if kmin_bytes < q <= kmax_bytes, it is marked iff
   draw * (kmax_bytes - kmin_bytes) < (q - kmin_bytes) * 2**32, where draw = mix32(mix32(mark_salt + port) + k).
   kmax_bytes = 0 is no marking. Each port judges each packet, whatever other ports did.
+* Spraying "ar" (adaptive routing). A data packet that a switch can send several ways takes the one whose port's queue, as
+  it is at that instant before the packet, is the least occupied: with b the work (ns) that the port has before it, control
+  included, and f = floor(occupancy_bytes * byte_time), the level is 0 for 20 b < f, 1 for 10 b < f, 2 for 5 b < f, else 3.
+  Of ways of one level it takes that of the smallest draw, mix32(mix32(hash + psn) + w) for way number w (0, 1, ...), where
+  hash is the path hash. Control keeps to the hash, with the entropy value that "ops" gives. Two arrivals at one switch in
+  one nanosecond are a tie, wherever they go.
 * Background flows are paced, in either discipline, and numbered in the order of their sources. A packet comes to the NIC
   when it leaves its pacer. So does one of a paced flow; in round robin one comes when the port is free. First come, first
   served. Their PSNs follow each other, from 2**31 on; for its entropy values a flow's number + 2**15 stands for the
@@ -53,7 +59,7 @@ from typing import Literal
 from tests.oracle_queue import HEADER_BYTES, ChargedQueue, ExactQueue, Hop, Packet
 
 Discipline = Literal["rr", "rate"]
-Spraying = Literal["ops", "ecmp"]
+Spraying = Literal["ops", "ecmp", "ar"]
 Priority = Literal["charged", "exact"]
 # (time in ns, False, input port, packet) is an arrival; (time in ns, True, output port, None): the port may be free
 _Event = tuple[int, bool, int, Packet | None]
@@ -173,8 +179,8 @@ def mix32(x: int) -> int:
 
 
 def entropy_value(source: int, destination: int, psn: int, seed: int, spraying: Spraying) -> int:
-    """Entropy value (0..63) of packet `psn`: a new permutation for each 64 packets ("ops"), or one value ("ecmp")."""
-    cycle, turn = divmod(psn, _TURNS) if spraying == "ops" else (0, 0)
+    """Entropy value (0..63) of packet `psn`: a new permutation for each 64 packets, or with "ecmp" one value."""
+    cycle, turn = (0, 0) if spraying == "ecmp" else divmod(psn, _TURNS)
     drawn = mix32(mix32(seed + (source << 16 | destination)) + cycle)
     return ((drawn | 1) * turn + (drawn >> 16)) % _TURNS
 
@@ -188,7 +194,14 @@ def path_hash(source: int, destination: int, value: int, switch: int, path_salt:
 
 def path_of(network: Network, source: int, destination: int, value: int, path_salt: int) -> tuple[int, ...]:
     """Output ports that a packet crosses, the NIC first, the port that faces its destination last."""
-    path = [source]
+    return path_from(network, source, source, destination, value, path_salt)
+
+
+def path_from(
+    network: Network, first: int, source: int, destination: int, value: int, path_salt: int
+) -> tuple[int, ...]:
+    """The same from port `first` on."""
+    path = [first]
     while (port := network.ports[path[-1]]).peer_port >= network.hosts:
         ways = network.routes[port.peer_node, destination]
         hashed = path_hash(source, destination, value, network.switches[port.peer_node], path_salt)
@@ -321,13 +334,18 @@ def simulate(
     kmax_bytes: int = 0,
     mark_salt: int = 0,
     failures: Sequence[tuple[int, int, int]] = (),
+    occupancy_bytes: int = 0,
     background: Sequence[Flow] = (),
 ) -> Result:
     """Predict arrivals and queues; host h starts at start_ns[h] (ns), and its flows take turns in the order given.
 
     ready_ns of a background flow is counted from 0.
     """
-    if discipline not in ("rr", "rate") or spraying not in ("ops", "ecmp") or priority not in ("charged", "exact"):
+    if (
+        discipline not in ("rr", "rate")
+        or spraying not in ("ops", "ecmp", "ar")
+        or priority not in ("charged", "exact")
+    ):
         raise ValueError(f"unknown discipline, spraying or priority: {discipline}, {spraying}, {priority}")
     if len(start_ns) != network.hosts or min(start_ns) < 0:
         raise ValueError("every host needs a start that is not negative")
@@ -338,6 +356,8 @@ def simulate(
     sizes = {mtu_bytes, *(flow.last_bytes for flow in (*flows, *background))}
     if trimming and (min(sizes) < HEADER_BYTES or any(port.packet_ns(HEADER_BYTES) < 1 for port in ports)):
         raise ValueError(f"a packet is shorter than its header of {HEADER_BYTES} bytes, or that takes no time")
+    if (spraying == "ar") != (occupancy_bytes > 0):
+        raise ValueError("adaptive routing, and nothing else, needs occupancy_bytes")
     if limit_bytes < 0 or not (0 <= kmin_bytes <= kmax_bytes or kmax_bytes == 0):
         raise ValueError(f"bad limit or thresholds: {limit_bytes}, {kmin_bytes}, {kmax_bytes}")
     if any(not (0 <= port < len(ports) and down < up) for port, down, up in failures):
@@ -371,6 +391,23 @@ def simulate(
         return ExactQueue(wire_ns, limit_ns, trimming, dead, partial(send, index), wake)
 
     queues = [queue(index) for index in range(len(ports))]
+
+    def adapt(now: int, node: str, packet: Packet) -> Packet:
+        """Adaptive routing: the packet with the path that it takes from a switch on."""
+        source, destination, psn = packet[1:4]
+        ways = network.routes[node, destination]
+        if not packet.full or len(ways) == 1:
+            return packet
+        value = entropy_value(source, destination, psn, seed, spraying)
+        drawn = mix32(path_hash(source, destination, value, network.switches[node], path_salt) + psn)
+
+        def rank(number: int) -> tuple[int, int, int]:
+            backlog, full = queues[ways[number]].backlog_ns(now), ports[ways[number]].packet_ns(occupancy_bytes)
+            return sum(share * backlog >= full for share in (20, 10, 5)), mix32(drawn + number), number
+
+        way = ways[min(map(rank, range(len(ways))))[2]]
+        return packet._replace(path=path_from(network, way, source, destination, value, path_salt))
+
     # A NIC has no input but its host, so that all of its packets can be served before the fabric runs.
     pacer_ties = 0
     for host in range(hosts):
@@ -398,6 +435,7 @@ def simulate(
             queues[host].arrive(time, packet)
 
     newest = [-1] * len(ports)  # time of the newest arrival at each output port (ns)
+    adapted: dict[str, int] = {}  # the same at each switch
     port_ties = 0
     while events:
         now, _, place, arriving = heappop(events)
@@ -406,6 +444,11 @@ def simulate(
             assert isinstance(serving, ExactQueue)
             serving.start(now)
             continue
+        if spraying == "ar":
+            node = ports[place].node
+            arriving = adapt(now, node, arriving)
+            port_ties += adapted.get(node) == now
+            adapted[node] = now
         output = arriving.path[0]
         port_ties += newest[output] == now
         newest[output] = now

@@ -1,8 +1,8 @@
-"""Small networks for the oracle's own tests."""
+"""Networks for the oracle, laid out by hand: small ones for its own tests, and fat trees to hold the testbed's against."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from tests.oracle import Network, Port
@@ -39,3 +39,49 @@ def clos(far_delay: int = 10) -> Network:
         routes["s0", host] = (12 + home,)
         routes["s1", host] = (14 + home,)
     return Network(4, ports, routes, {"l0": 0, "l1": 1, "s0": 2, "s1": 3})
+
+
+def fat_tree(hosts: int, k: int, link: Callable[[str], tuple[Fraction | int, int]]) -> Network:
+    """k pods of k/2 edge and k/2 aggregation switches, as far as there are hosts, and the cores; several pods have any.
+
+    `link` gives ns per byte and the delay in ns of a link by its name: "h1", "edge1-agg2", "agg1-core3". A packet goes up as
+    far as it must: by any aggregation switch of the pod, and from it by any of its cores; down there is one way.
+    Ports from 2 hosts on: of each aggregation switch in turn the links to its edges and to its cores, the lower end first.
+    Switches count as aggregation, cores, edges in the hash.
+    """
+    half = k // 2
+    edges = -(-hosts // half)
+    pods = -(-edges // half)
+    assert 1 < pods <= k
+    ports = [Port(f"h{h + 1}", hosts + h, f"edge{h // half + 1}", *link(f"h{h + 1}")) for h in range(hosts)]
+    ports += [Port(port.peer_node, h, port.node, port.byte_time, port.propagation) for h, port in enumerate(ports)]
+    place: dict[tuple[str, str], int] = {}
+
+    def connect(low: str, high: str) -> None:
+        at = len(ports)
+        place[low, high], place[high, low] = at, at + 1
+        ports.extend((Port(low, at + 1, high, *link(f"{low}-{high}")), Port(high, at, low, *link(f"{low}-{high}"))))
+
+    for agg in range(pods * half):
+        pod, column = divmod(agg, half)
+        for edge in range(pod * half, min(edges, (pod + 1) * half)):
+            connect(f"edge{edge + 1}", f"agg{agg + 1}")
+        for core in range(column * half, (column + 1) * half):
+            connect(f"agg{agg + 1}", f"core{core + 1}")
+
+    routes: dict[tuple[str, int], tuple[int, ...]] = {}
+    for host in range(hosts):
+        home, home_pod = host // half, host // half // half
+        for edge in range(edges):
+            up = (place[f"edge{edge + 1}", f"agg{edge // half * half + n + 1}"] for n in range(half))
+            routes[f"edge{edge + 1}", host] = (hosts + host,) if edge == home else tuple(up)
+        for agg in range(pods * half):
+            pod, column = divmod(agg, half)
+            up = (place[f"agg{agg + 1}", f"core{column * half + n + 1}"] for n in range(half))
+            down = (f"agg{agg + 1}", f"edge{home + 1}")
+            routes[f"agg{agg + 1}", host] = (place[down],) if pod == home_pod else tuple(up)
+        for core in range(half * half):
+            routes[f"core{core + 1}", host] = (place[f"core{core + 1}", f"agg{home_pod * half + core // half + 1}"],)
+    names = [f"agg{n + 1}" for n in range(pods * half)] + [f"core{n + 1}" for n in range(half * half)]
+    names += [f"edge{n + 1}" for n in range(edges)]
+    return Network(hosts, ports, routes, {name: index for index, name in enumerate(names)})

@@ -68,6 +68,10 @@ class Queue(ABC):
         self.drops += 1
 
     @abstractmethod
+    def backlog_ns(self, now: int) -> int:
+        """Time to send all that is there, of both kinds (ns)."""
+
+    @abstractmethod
     def _accept(self, now: int, packet: Packet) -> bool:
         """Queue the packet if there is room."""
 
@@ -94,6 +98,9 @@ class ChargedQueue(Queue):
 
     _free_at = 0  # of the data, which pays for the headers too
     _control_free = 0
+
+    def backlog_ns(self, now: int) -> int:
+        return max(self._free_at - now, 0)
 
     def _accept(self, now: int, packet: Packet) -> bool:
         wire = self.wire_ns[packet.size]
@@ -126,6 +133,9 @@ class ExactQueue(Queue):
         self._serving_full = True  # kind of the packet in service, or of the last one
         self._waiting: dict[bool, deque[tuple[int, Packet]]] = {True: deque(), False: deque()}
         self._waiting_ns = {True: 0, False: 0}
+
+    def backlog_ns(self, now: int) -> int:
+        return max(self._free_at - now, 0) + sum(self._waiting_ns.values())
 
     def _accept(self, now: int, packet: Packet) -> bool:
         full = packet.full

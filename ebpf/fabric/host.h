@@ -132,7 +132,7 @@ static __noinline __u64 answer_travel(struct __sk_buff *skb, __u32 index, struct
 		index = port->peer;
 		if (index < host_count)
 			return time_ns;
-		index = switch_route(skb, index, packet);
+		index = switch_route(skb, index, packet, true, time_ns);
 	}
 	return 0;
 }

@@ -12,9 +12,10 @@
 #include "frame.h"
 #include "rate_table.h"
 
-#define MAX_PORTS   8192
-#define MAX_ROUTES  (1u << 19)
-#define MAX_MEMBERS (1u << 16)
+#define MAX_PORTS     8192
+#define MAX_ROUTES    (1u << 19)
+#define MAX_MEMBERS   (1u << 16)
+#define ADAPTIVE_WAYS 64
 
 /* Constants of a run: what is 0 here costs nothing, since the verifier takes the code away. */
 const volatile __u32 host_count;
@@ -30,6 +31,7 @@ const volatile __u32 arrival_slots; /* of one port, a power of two */
 const volatile __u32 mark_salt, loss_salt;
 const volatile __u32 loss_data, loss_control; /* probabilities, in 2^-32 */
 const volatile __u32 failing; /* some link has a down_ns */
+const volatile __u32 adaptive; /* data takes the least occupied member of a group */
 
 /* In .bss rather than in a map of their own: an access is an address, not a call, and there is no JIT
  * in a User-Mode-Linux kernel to inline the call.
@@ -37,6 +39,7 @@ const volatile __u32 failing; /* some link has a down_ns */
 struct port ports[MAX_PORTS];
 __u32 routes[MAX_ROUTES];
 __u32 members[MAX_MEMBERS]; /* ports of the groups that routes point into */
+__u64 occupancy_ns[MAX_PORTS]; /* adaptive routing: time to serialise the queue that it is a share of */
 struct arrival arrivals[ARRIVAL_CAPACITY];
 struct record records[RECORD_CAPACITY];
 struct record_head record_head;

@@ -12,25 +12,71 @@
  * switch to switch and from seed to seed, so that tiers do not polarise. The multipliers are odd numbers with
  * well-mixed bits (the primes of xxHash32).
  */
-static __always_inline __u32 ecmp_member(struct __sk_buff *skb, __u32 salt, const struct packet *packet,
-					 __u32 ways)
+static __always_inline __u32 path_hash(struct __sk_buff *skb, __u32 salt, const struct packet *packet)
 {
-	__u32 hash = mix32(salt + packet->source * 0x9e3779b1 + packet->destination * 0x85ebca77 +
-			   packet_ports(skb) * 0xc2b2ae3d);
+	return mix32(salt + packet->source * 0x9e3779b1 + packet->destination * 0x85ebca77 +
+		     packet_ports(skb) * 0xc2b2ae3d);
+}
 
+static __always_inline __u32 member_of(__u32 hash, __u32 ways)
+{
 	return ((__u64)hash * ways) >> 32;
 }
 
-/* Output port for a packet that has come in at port `index` of a switch; MAX_PORTS if there is no way. */
-static __always_inline __u32 switch_route(struct __sk_buff *skb, __u32 index, const struct packet *packet)
+/* Adaptive routing: the lower, the better a port is at now_ns. First by the occupancy of its queue of data,
+ * in the four levels of the reference simulator (facts: uet-htsim): under 5, 10, 20 % of the queue, and
+ * above; then by what was drawn for it. Global, so that the verifier looks at it once, and not at each turn
+ * of the loop below.
+ */
+__noinline __u64 port_rank(__u32 index, __u32 drawn, __u64 now_ns)
+{
+	const struct port *port = port_at(index);
+	__u64 idle_ns = now_ns + port->propagation_ns;
+	__u64 queue_ns = port->clear_ns > idle_ns ? port->clear_ns - idle_ns : 0;
+	__u64 full_ns = occupancy_ns[index & (MAX_PORTS - 1)];
+	__u64 level = (queue_ns * 20 >= full_ns) + (queue_ns * 10 >= full_ns) + (queue_ns * 5 >= full_ns);
+
+	return level << 32 | drawn;
+}
+
+/* The least occupied of the `ways` ports of members from `first` on, of which there are no more than
+ * ADAPTIVE_WAYS. Of equal ones the draw decides: from a hash that differs from packet to packet.
+ */
+static __always_inline __u32 adaptive_member(__u32 first, __u32 ways, __u32 hash, __u64 now_ns)
+{
+	__u64 least = ~0ULL;
+	__u32 best = MAX_PORTS;
+
+	for (__u32 way = 0; way < ADAPTIVE_WAYS && way < ways; way++) {
+		__u32 index = members[(first + way) & (MAX_MEMBERS - 1)];
+		__u64 rank = port_rank(index, mix32(hash + way), now_ns);
+
+		if (rank < least) {
+			least = rank;
+			best = index;
+		}
+	}
+	return best;
+}
+
+/* Output port for a packet that has come in at port `index` of a switch at now_ns; MAX_PORTS if there is no
+ * way. Control keeps to its hash whatever data does: it passes every queue, and the way of an answer is
+ * computed ahead.
+ */
+static __always_inline __u32 switch_route(struct __sk_buff *skb, __u32 index, const struct packet *packet,
+					  bool control, __u64 now_ns)
 {
 	const struct port *port = port_at(index);
 	__u32 route = routes[(port->routes + packet->destination) & (MAX_ROUTES - 1)];
 	__u32 ways = route >> ROUTE_WAYS_SHIFT;
 	__u32 out = route & ROUTE_INDEX_MASK;
 
-	if (ways > 1)
-		out = members[(out + ecmp_member(skb, port->salt, packet, ways)) & (MAX_MEMBERS - 1)];
+	if (ways > 1) {
+		__u32 hash = path_hash(skb, port->salt, packet);
+
+		out = adaptive && !control ? adaptive_member(out, ways, mix32(hash + packet_psn(skb)), now_ns)
+					   : members[(out + member_of(hash, ways)) & (MAX_MEMBERS - 1)];
+	}
 	return ways && out < MAX_PORTS ? out : MAX_PORTS;
 }
 
@@ -43,6 +89,8 @@ static __always_inline struct feedback *feedback_new(struct __sk_buff *skb, cons
 	record_head.feedback_written++;
 	entry->arrival_ns = arrival_ns;
 	entry->psn = packet_psn(skb);
+	/* An answer has the ports of the packet that it answers. */
+	entry->entropy = (packet_ports(skb) >> 16) - FRAME_ENTROPY_PORT;
 	entry->source = packet->destination;
 	entry->destination = packet->source;
 	return entry;
@@ -89,7 +137,7 @@ static __noinline int switch_send_control(struct __sk_buff *skb, __u32 index, st
 static __always_inline int switch_forward(struct __sk_buff *skb, __u32 index, struct packet *packet,
 					  __u64 now_ns)
 {
-	__u32 out = switch_route(skb, index, packet);
+	__u32 out = switch_route(skb, index, packet, packet_is_control(packet), now_ns);
 	__u64 until_ns;
 	__u32 drops;
 	int action;

@@ -51,7 +51,7 @@ struct arrival {
 	__u32 reserved;
 };
 
-#define ARRIVAL_CAPACITY (1u << 20) /* of all ports together */
+#define ARRIVAL_CAPACITY (1u << 21) /* of all ports together */
 
 /* Route to a host: ROUTE_WAYS_SHIFT bits of index below the number of ways. One way: the index is that of the
  * port; more: of the first of so many members, over which the switch hashes. 0 ways: none.
@@ -102,8 +102,8 @@ struct feedback {
 	__u8 kind;
 	__u8 flags;
 	__u8 copy;
-	__u8 reserved;
-	__u32 reserved2;
+	__u8 entropy; /* value of the packet that is answered */
+	__u32 reserved;
 };
 
 #define FEEDBACK_CAPACITY (1u << 17)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,27 @@ from testbed.experiment import AUTO, BACKGROUND_KEYS, DEMAND_KEYS, FAILURE_KEYS,
 __all__ = ["add_experiment_options", "add_output_options", "experiment_mapping", "schema"]
 
 
-def add_experiment_options(parser: argparse.ArgumentParser) -> None:
-    """--demand with --unit and --token-bytes, and one option for every other key."""
+def add_experiment_options(
+    parser: argparse.ArgumentParser,
+    *,
+    without: Collection[str] = (),
+    demand_help: str = "matrix file; repeat it for phases that follow each other",
+) -> None:
+    """--demand with --unit and --token-bytes, and one option for every other key but those that the verb sets itself."""
     demand = parser.add_argument_group("demand")
     demand.add_argument(
         "--demand",
         action="append",
         metavar="FILE",
-        help="matrix file; repeat it for phases that follow each other",
+        help=demand_help,
     )
     for key in DEMAND_KEYS:
         if key.name in ("unit", "token_bytes"):
             _add(demand, key)
     others = parser.add_argument_group("experiment")
     for key in KEYS:
-        _add(others, key)
+        if key.name not in without:
+            _add(others, key)
 
 
 def _add(group: Any, key: Key) -> None:
@@ -55,7 +62,7 @@ def experiment_mapping(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options that were given, as the TOML file would say them."""
     data: dict[str, Any] = {}
     for key in KEYS:
-        value = getattr(arguments, key.name)
+        value = getattr(arguments, key.name, None)
         if value is not None:
             data[key.name] = _value(key, value)
     tables: list[dict[str, Any]] = []

@@ -91,6 +91,8 @@ class Balancing(IntEnum):
 
     OPS = 0
     ECMP = 1
+    REPS = 2
+    AR = 3
 
 
 class LossRecovery(IntEnum):
@@ -151,6 +153,8 @@ class EngineInput:
     """The fabric writes a record when a packet leaves a port, and while the engine reads: all are measured in the end."""
     linger_ns: int
     """So long may a packet be where no record tells of it: a phase ends when nothing was heard of for so long."""
+    freeze_ns: int
+    """REPS: so long after a timeout a flow keeps to entropy values that it knows."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +251,7 @@ def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_f
         epoch_ns=given.epoch_ns,
         rates_ns=given.rates_ns,
         linger_ns=given.linger_ns,
+        freeze_ns=given.freeze_ns,
         late_records=given.late_records,
         dilation=given.dilation,
         controls=controls.objects,

@@ -34,6 +34,7 @@ def run(
     epoch_ns: int,
     rates_ns: int,
     linger_ns: int,
+    freeze_ns: int,
     dilation: float,
     controls: list[Any] | None,
     calls_on_sent: bool,

@@ -57,6 +57,8 @@ static int on_loss(void *context, struct flow_state *flow, uint32_t bytes)
 {
 	struct engine *engine = context;
 
+	if (engine->reps)
+		reps_freeze(&engine->reps[index_of(engine, flow)], engine->time_ns + engine->freeze_ns);
 	if (engine->controls.kind == CONTROL_NONE)
 		return 0;
 	return govern(
@@ -87,6 +89,8 @@ static int hear(struct engine *engine, const struct feedback *heard, uint64_t be
 		bool before = flow->done;
 
 		news = transport_ack(&engine->transport, flow, heard);
+		if (engine->reps)
+			reps_hear(&engine->reps[place], heard->entropy, news.marked);
 		if (engine->controls.kind != CONTROL_NONE &&
 		    govern(engine, flow,
 			   control_on_ack(&engine->controls, place, flow, engine->time_ns, &news)))
@@ -99,6 +103,17 @@ static int hear(struct engine *engine, const struct feedback *heard, uint64_t be
 	}
 	sender_update(&engine->senders[heard->source], flow, engine->time_ns);
 	return 0;
+}
+
+/* Entropy value of a packet that starts at now_ns; flow is NULL for one of the background, which hears of no
+ * path. */
+static uint16_t balance(struct engine *engine, const struct flow_state *flow, const struct packet *packet,
+			uint64_t now_ns)
+{
+	if (engine->reps && flow)
+		return reps_take(&engine->reps[index_of(engine, flow)],
+				 flow_seed(engine->seed, flow->source, flow->destination), now_ns);
+	return entropy_value(engine->balancing, engine->seed, packet->source, packet->spread, packet->number);
 }
 
 /* One host from begin_ns up to horizon_ns: what it hears and what it sends, in their order. */
@@ -137,9 +152,7 @@ static int run_host(struct engine *engine, uint32_t host, uint64_t begin_ns, uin
 		if (next_ns >= horizon_ns)
 			return 0;
 		flow = sender_take(sender, &engine->transport, &packet);
-		if (inject_packet(engine->inject, socket, &packet,
-				  entropy_value(engine->balancing, engine->seed, packet.source, packet.spread,
-						packet.number))) {
+		if (inject_packet(engine->inject, socket, &packet, balance(engine, flow, &packet, next_ns))) {
 			PyErr_SetFromErrno(PyExc_OSError);
 			return -1;
 		}
@@ -499,6 +512,11 @@ static int allocate(struct engine *engine, size_t count, size_t background_count
 	engine->pending_capacity = 1024;
 	engine->pending = calloc(engine->pending_capacity, sizeof(*engine->pending));
 	engine->pending_used = 1;
+	if (engine->balancing == RECYCLED_VALUES) {
+		engine->reps = calloc(count + 1, sizeof(*engine->reps));
+		if (!engine->reps)
+			return -1;
+	}
 	return engine->background_storage && engine->senders && engine->flow_storage &&
 			       engine->list_storage && engine->place_storage && engine->heap_storage &&
 			       engine->flow_of && engine->arriving && engine->pending
@@ -641,6 +659,7 @@ void engine_free(struct engine *engine)
 	free(engine->heap_storage);
 	free(engine->flow_of);
 	free(engine->arriving);
+	free(engine->reps);
 	free(engine->pending);
 	free(engine->kept);
 	transport_free(&engine->transport);

@@ -23,6 +23,7 @@
 #include "fabric.h"
 #include "inject.h"
 #include "measure.h"
+#include "reps.h"
 #include "sender.h"
 #include "transport.h"
 
@@ -47,6 +48,7 @@ struct engine {
 	enum balancing balancing;
 	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns;
 	uint64_t rates_ns; /* after the start: when the schedule's rates come into force; 0: from the start */
+	uint64_t freeze_ns; /* REPS: so long after a timeout known values only */
 	uint64_t linger_ns; /* so long may a packet be where no record tells of it */
 	bool late_records; /* they come when packets leave a port, and while the engine reads them */
 	double dilation;
@@ -69,6 +71,7 @@ struct engine {
 	uint32_t *list_storage, *place_storage;
 	struct heap_entry *heap_storage;
 	uint32_t *flow_of; /* host_count x host_count: its place in flow_storage */
+	struct reps *reps; /* one a flow; NULL with any other balancing */
 	struct transport transport;
 	struct controls controls;
 	struct pending *pending;

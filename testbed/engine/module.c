@@ -96,57 +96,30 @@ static void release(struct engine *engine)
 
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {"flows",
-				"background",
-				"byte_ns",
-				"start_ns",
-				"propagation_ns",
-				"windows",
-				"head",
-				"records",
-				"ports",
-				"feedback",
-				"mtu_bytes",
-				"seed",
-				"discipline",
-				"balancing",
-				"recovery",
-				"control_kind",
-				"period_ns",
-				"lead_ns",
-				"limit_ns",
-				"bucket_ns",
-				"slot_ns",
-				"rto_ns",
-				"reorder_ns",
-				"probe_ns",
-				"tail_probe_ns",
-				"epoch_ns",
-				"rates_ns",
-				"linger_ns",
-				"dilation",
-				"controls",
-				"calls_on_sent",
-				"late_records",
-				"ifindex",
-				"sockets",
-				"progress_fd",
-				"trace_fd",
-				NULL};
+	static char *names[] = {"flows",          "background", "byte_ns",    "start_ns",
+				"propagation_ns", "windows",    "head",       "records",
+				"ports",          "feedback",   "mtu_bytes",  "seed",
+				"discipline",     "balancing",  "recovery",   "control_kind",
+				"period_ns",      "lead_ns",    "limit_ns",   "bucket_ns",
+				"slot_ns",        "rto_ns",     "reorder_ns", "probe_ns",
+				"tail_probe_ns",  "epoch_ns",   "rates_ns",   "linger_ns",
+				"freeze_ns",      "dilation",   "controls",   "calls_on_sent",
+				"late_records",   "ifindex",    "sockets",    "progress_fd",
+				"trace_fd",       NULL};
 	struct engine engine = {0};
 	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rto_ns, reorder_ns, probe_ns,
-		tail_probe_ns, epoch_ns, rates_ns, linger_ns;
+		tail_probe_ns, epoch_ns, rates_ns, linger_ns, freeze_ns;
 	PyObject *dict = NULL, *controls;
 	int discipline, balancing, recovery, kind, calls_on_sent, late_records;
 
 	(void)self;
 	if (!PyArg_ParseTupleAndKeywords(
-		    args, keywords, "y*y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKKdOppiiii", names, &engine.flows,
+		    args, keywords, "y*y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKKKdOppiiii", names, &engine.flows,
 		    &engine.background, &engine.byte_ns, &engine.start_ns, &engine.propagation_ns,
 		    &engine.windows, &engine.head, &engine.records, &engine.ports, &engine.feedback,
 		    &engine.mtu_bytes, &engine.seed, &discipline, &balancing, &recovery, &kind, &period_ns,
 		    &lead_ns, &limit_ns, &bucket_ns, &slot_ns, &rto_ns, &reorder_ns, &probe_ns,
-		    &tail_probe_ns, &epoch_ns, &rates_ns, &linger_ns, &engine.dilation, &controls,
+		    &tail_probe_ns, &epoch_ns, &rates_ns, &linger_ns, &freeze_ns, &engine.dilation, &controls,
 		    &calls_on_sent, &late_records, &engine.ifindex, &engine.sockets, &engine.progress_fd,
 		    &engine.trace_fd))
 		goto out;
@@ -163,6 +136,7 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 	engine.epoch_ns = epoch_ns;
 	engine.rates_ns = rates_ns;
 	engine.linger_ns = linger_ns;
+	engine.freeze_ns = freeze_ns;
 	engine.late_records = late_records;
 	engine.lead_ns = lead_ns;
 	engine.limit_ns = limit_ns;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any, Final
 
 from controller.errors import CannotRunError
@@ -12,6 +13,7 @@ from controller.nic.rtnetlink import RtNetlink
 from testbed.fabric.programs import FabricPrograms
 from testbed.fabric.tables import FabricTables, OnePort
 from testbed.net import HOST_MAC, LINK_KIND, PORT_IFINDEX_BASE, FabricNet, in_namespace
+from testbed.times import fixed_byte_ns
 from testbed.topology import Wiring
 
 __all__ = ["KernelFabric"]
@@ -20,24 +22,41 @@ _TRUNK_IFINDEX: Final = 992
 _TRUNK_PEER_IFINDEX: Final = 993
 _MAX_ROUTES: Final = 1 << 19
 _MAX_MEMBERS: Final = 1 << 16
+_ADAPTIVE_WAYS: Final = 64
 _ROUTE_WAYS_SHIFT: Final = 20
 _WORD: Final = struct.Struct("<I")
+_DOUBLE_WORD: Final = struct.Struct("<Q")
+_BYTE_NS_ONE: Final = 1 << 32
 
 
 class KernelFabric(FabricPrograms):
     """The fabric of one network, in this process's network namespace. Times are dilated."""
 
-    def __init__(self, net: FabricNet, wiring: Wiring, **given: Any) -> None:
-        """``given``: as FabricPrograms takes it."""
+    def __init__(self, net: FabricNet, wiring: Wiring, *, occupancy_bytes: int = 0, **given: Any) -> None:
+        """``occupancy_bytes``: the queue that adaptive routing takes the occupancy of; ``given``: as FabricPrograms takes it."""
         super().__init__(net, wiring, **given)
         member_count = sum(len(switch.members) for switch in self.tables.switches)
         if len(wiring.switches) * len(wiring.hosts) > _MAX_ROUTES or member_count > _MAX_MEMBERS:
             raise CannotRunError("the topology has too many routes for the kernel fabric: use fewer hosts or switches")
+        if given["constants"].get("adaptive"):
+            self._fill_occupancies(occupancy_bytes, given["dilation"])
         self._fill_routes(self.tables, self.data[self.places["routes"][0] :], self.data[self.places["members"][0] :])
         if net.link_kind == "veth":
             self.attach_veth("veth_far_end", "port_egress")
         else:
             self._attach(net)
+
+    def _fill_occupancies(self, occupancy_bytes: int, dilation: Fraction) -> None:
+        """Raises CannotRunError for a group that is too large for adaptive routing."""
+        ways = max((len(route.ports) for route in self.wiring.routes.values()), default=0)
+        if ways > _ADAPTIVE_WAYS:
+            raise CannotRunError(
+                f"lb ar: a switch has {ways} ways to a host, adaptive routing at most {_ADAPTIVE_WAYS}: use lb ops"
+            )
+        occupancies = self.data[self.places["occupancy_ns"][0] :]
+        for port in self.wiring.ports:
+            occupancy_ns = occupancy_bytes * fixed_byte_ns(port.gbps, dilation) // _BYTE_NS_ONE
+            _DOUBLE_WORD.pack_into(occupancies, port.index * _DOUBLE_WORD.size, occupancy_ns)
 
     def _fill_routes(self, tables: FabricTables, routes: memoryview, members: memoryview) -> None:
         """The switches' groups one after the other, in one table."""

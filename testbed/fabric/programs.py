@@ -25,7 +25,7 @@ INJECT_IFINDEX: Final = 990
 _INJECT_PEER_IFINDEX: Final = 991
 _MAX_PORTS: Final = 8192
 _BYTE_NS_ONE: Final = 1 << 32
-_ARRIVAL_CAPACITY: Final = 1 << 20
+_ARRIVAL_CAPACITY: Final = 1 << 21
 _UNLIMITED_ARRIVAL_SLOTS: Final = 1024
 _PORT: Final = struct.Struct("<QQQQIIIIIIIIIIIIQQIIIIIIII")
 """struct port of ebpf/include/fabric.h."""

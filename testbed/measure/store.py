@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from controller.errors import CannotRunError
 
-__all__ = ["write_atomically", "write_table"]
+__all__ = ["table_bytes", "write_atomically", "write_table"]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -25,6 +25,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_table(path: Path, columns: dict[str, NDArray[Any]]) -> None:
     """A Parquet file with one column an array."""
+    write_atomically(path, table_bytes(columns))
+
+
+def table_bytes(columns: dict[str, NDArray[Any]]) -> bytes:
+    """The content of such a file. Raises CannotRunError where pyarrow is missing."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -32,4 +37,5 @@ def write_table(path: Path, columns: dict[str, NDArray[Any]]) -> None:
         raise CannotRunError("pyarrow is missing: run make setup") from None
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.table(columns), sink, compression="zstd")
-    write_atomically(path, sink.getvalue().to_pybytes())
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

@@ -13,10 +13,10 @@ from controller.errors import CannotRunError
 from testbed.job import Scenario
 from testbed.measure.store import write_atomically
 
-__all__ = ["draw_all"]
+__all__ = ["COLOURS", "STYLES", "draw_all", "hottest", "png"]
 
-_STYLES: Final = ("-", "--", "-.", ":")
-_COLOURS: Final = ("#c1272d", "#0072b2", "#e69f00", "#009e73")
+STYLES: Final = ("-", "--", "-.", ":")
+COLOURS: Final = ("#c1272d", "#0072b2", "#e69f00", "#009e73")
 """Told apart by those who see no red and green, and by line style without colour."""
 
 
@@ -49,15 +49,20 @@ def _axes(title: str) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, path: Path) -> None:
+    write_atomically(path, png(figure))
+
+
+def png(figure: Any) -> bytes:
+    """The picture, which is closed: the same bytes for the same figure."""
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     plt.close(figure)
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
-def _hottest(scenario: Scenario) -> str:
+def hottest(scenario: Scenario) -> str:
     """The receiver that needs longest for all that is sent to it; with phases, for all of them."""
     load = sum(demand.wire_bytes.sum(axis=0) for demand in scenario.demands)
     times = [float(int(bytes_) / speed) for bytes_, speed in zip(load, scenario.speeds_bps, strict=True)]
@@ -69,7 +74,7 @@ def _draw_queue(
 ) -> None:
     """The queue at the port of the receiver that most is sent to; logarithmic, since the runs differ by orders."""
     mtu = scenario.experiment.mtu_bytes
-    hot_host = _hottest(scenario)
+    hot_host = hottest(scenario)
     figure, axes = _axes(
         f"Queue at the switch port of {hot_host}, to which most is sent, {len(scenario.wiring.hosts)} hosts"
     )
@@ -82,8 +87,8 @@ def _draw_queue(
         axes.plot(
             columns["begin_ns"][own] / 1000,
             np.maximum(columns["queue_max_bytes"][own] / mtu, 0.5),
-            _STYLES[number % 4],
-            color=_COLOURS[number % 4],
+            STYLES[number % 4],
+            color=COLOURS[number % 4],
             drawstyle="steps-post",
             label=f"{run['run']}: at most {deepest:,.0f} packets",
         )
@@ -111,14 +116,14 @@ def _draw_utilisation(
     """Use of all links into hosts, over time: what is sent over what could be."""
     hosts = len(scenario.wiring.hosts)
     facing = [scenario.wiring.host_port(host) for host in range(hosts)]
-    hot_host = _hottest(scenario)
+    hot_host = hottest(scenario)
     capacity = float(sum(scenario.wiring.ports[port].gbps for port in facing)) / 8  # bytes a ns
     figure, axes = _axes(f"Use of the links into {hosts} hosts")
     for number, run in enumerate(runs):
         if run["hot_host"] is None:
             continue
         columns = series[run["run"]]
-        colour, style = _COLOURS[number % 4], _STYLES[number % 4]
+        colour, style = COLOURS[number % 4], STYLES[number % 4]
         own = np.isin(columns["port"], facing)
         begin, where = np.unique(columns["begin_ns"][own], return_inverse=True)
         sent = np.bincount(where, weights=columns["sent_bytes"][own] / columns["bucket_ns"][own])

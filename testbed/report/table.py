@@ -3,31 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from testbed.job import Scenario
 
-__all__ = ["break_even", "comparison"]
+__all__ = ["ROWS", "Row", "break_even", "comparison"]
 
-_ROWS: Final = (
-    ("CCT [us]", "cct_ns", 1e-3, "{:.2f}"),
-    ("CCT over bound [%]", "inflation", 100, "{:.2f}"),
-    ("CCT, last ACK [us]", "cct_last_ack_ns", 1e-3, "{:.2f}"),
-    ("last ACK over bound [%]", "inflation_last_ack", 100, "{:.2f}"),
-    ("mean receiver done [us]", "receiver_done_ns_mean", 1e-3, "{:.2f}"),
-    ("hot queue [packets]", "hot_queue_max_bytes", "packets", "{}"),
-    ("hot queue [MB]", "hot_queue_max_bytes", 1e-6, "{:.3f}"),
-    ("hot queue at", "hot_host", None, "{}"),
-    ("deepest inner [packets]", "fabric_queue_max_bytes", "packets", "{}"),
-    ("all queues [MB]", "total_queue_max_bytes", 1e-6, "{:.3f}"),
-    ("bottleneck busy [%]", "bottleneck_busy", 100, "{:.2f}"),
-    ("marked packets", "marks", 1, "{}"),
-    ("trimmed packets", "trims", 1, "{}"),
-    ("dropped packets", "drops", 1, "{}"),
-    ("lost packets", "lost", 1, "{}"),
-    ("sent again", "retransmissions", 1, "{}"),
-    ("timeouts", "timeouts", 1, "{}"),
-    ("wall time [s]", "wall_s", 1, "{:.1f}"),
+_PACKETS: Final = "packets"
+"""Factor of a row that counts whole packets of the MTU, rounded up."""
+_SWITCHES: Final = "what switch ports marked, trimmed or dropped, a packet as often as it happened to it"
+_HOST_OR_SWITCH: Final = (
+    "the deepest port that faces a host, or a switch; the packet in service is counted whole there and in part by the "
+    "limit, so that a queue may show a packet more than its limit"
+)
+_COMPLETION: Final = "the time from the common start to the arrival of the last byte at its receiver"
+_LAST_ACK: Final = "when the last sender knows of it, one way back later"
+
+_OVER_BOUND: Final = "by how much of the lower bound it is later than that"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison."""
+
+    label: str
+    key: str
+    """Of result.json."""
+    factor: float | str | None
+    """From the key's unit to the label's; None: text."""
+    form: str
+    meaning: str
+    """As docs/model.md has it."""
+
+    def cell(self, run: Mapping[str, Any], mtu_bytes: int) -> str:
+        """The figure of a run in the label's unit; "-" where there is none."""
+        value = run[self.key]
+        if value is None:
+            return "-"
+        if self.factor == _PACKETS:
+            value = -(-value // mtu_bytes)
+        elif self.factor is not None:
+            value = value * self.factor
+        return self.form.format(value)
+
+
+ROWS: Final = (
+    Row("CCT [us]", "cct_ns", 1e-3, "{:.2f}", _COMPLETION),
+    Row("CCT over bound [%]", "inflation", 100, "{:.2f}", _OVER_BOUND),
+    Row("CCT, last ACK [us]", "cct_last_ack_ns", 1e-3, "{:.2f}", _LAST_ACK),
+    Row("last ACK over bound [%]", "inflation_last_ack", 100, "{:.2f}", _OVER_BOUND),
+    Row(
+        "mean receiver done [us]",
+        "receiver_done_ns_mean",
+        1e-3,
+        "{:.2f}",
+        "over the receivers, when each had its last byte",
+    ),
+    Row("hot queue [packets]", "hot_queue_max_bytes", _PACKETS, "{}", _HOST_OR_SWITCH),
+    Row("hot queue [MB]", "hot_queue_max_bytes", 1e-6, "{:.3f}", _HOST_OR_SWITCH),
+    Row("hot queue at", "hot_host", None, "{}", "the host that the hot queue's port faces"),
+    Row("deepest inner [packets]", "fabric_queue_max_bytes", _PACKETS, "{}", _HOST_OR_SWITCH),
+    Row(
+        "all queues [MB]",
+        "total_queue_max_bytes",
+        1e-6,
+        "{:.3f}",
+        "the largest sum over all switch ports at one time",
+    ),
+    Row(
+        "bottleneck busy [%]",
+        "bottleneck_busy",
+        100,
+        "{:.2f}",
+        "how much of its capacity the port that sets the lower bound sent as data, between 5 and 95 % of the lower bound "
+        '(not of the run); retransmissions count; "-" where that is less than 2,000 packets',
+    ),
+    Row("marked packets", "marks", 1, "{}", _SWITCHES),
+    Row("trimmed packets", "trims", 1, "{}", _SWITCHES),
+    Row("dropped packets", "drops", 1, "{}", _SWITCHES),
+    Row("lost packets", "lost", 1, "{}", "what was lost on links, by chance or where one failed"),
+    Row("sent again", "retransmissions", 1, "{}", "counts retransmissions for whatever reason"),
+    Row("timeouts", "timeouts", 1, "{}", "packets that were given up after their timeout"),
+    Row("wall time [s]", "wall_s", 1, "{:.1f}", "what the run took here, setting up included"),
 )
 
 
@@ -39,6 +97,11 @@ def _queues(scenario: Scenario) -> str:
     return f"of {limit_bytes} B, then {full}, loss recovery {scenario.experiment.loss_recovery}"
 
 
+def _shape(scenario: Scenario) -> str:
+    (size,) = scenario.shape.values()
+    return f"fat tree of k = {size}" if scenario.experiment.topology == "fat-tree" else f"{size} a leaf"
+
+
 def _in_real_time(scenario: Scenario) -> str:
     return f", in real time, {float(scenario.dilation):g} times slower" if scenario.experiment.stage == "host" else ""
 
@@ -47,26 +110,15 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
     """A table with one column a run; queues in whole packets of the MTU are rounded up."""
     experiment = scenario.experiment
     lines = [
-        f"{len(scenario.wiring.hosts)} hosts, {scenario.hosts_per_leaf} a leaf, {float(experiment.link_gbps):g} Gb/s, "
+        f"{len(scenario.wiring.hosts)} hosts, {_shape(scenario)}, {float(experiment.link_gbps):g} Gb/s, "
         f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
         f"queues {_queues(scenario)}, seed {experiment.seed}{_in_real_time(scenario)}",
         f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {', '.join(scenario.bottleneck_names)}",
         "",
         f"{'':26}" + "".join(f"{run['run']:>14}" for run in runs),
     ]
-    for label, key, factor, form in _ROWS:
-        cells = []
-        for run in runs:
-            value = run[key]
-            if value is None:
-                cells.append(f"{'-':>14}")
-                continue
-            if factor == "packets":
-                value = -(-value // experiment.mtu_bytes)
-            elif factor is not None:
-                value = value * factor
-            cells.append(f"{form.format(value):>14}")
-        lines.append(f"{label:26}" + "".join(cells))
+    for row in ROWS:
+        lines.append(f"{row.label:26}" + "".join(f"{row.cell(run, experiment.mtu_bytes):>14}" for run in runs))
     lines += break_even(scenario, runs)
     return "\n".join(lines) + "\n"
 

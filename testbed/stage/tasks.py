@@ -26,7 +26,7 @@ from testbed.fabric.programs import INJECT_IFINDEX, FabricPrograms
 from testbed.net import LINK_KIND, FabricNet, FabricSwitch
 from testbed.stage.console import CONSOLE, say
 from testbed.stage.host.carriers import wait_for_carriers
-from testbed.topology import Wiring, leaf_spine, wire
+from testbed.topology import TOPOLOGIES, Wiring, wire
 
 __all__ = ["collective", "script", "shell"]
 
@@ -47,13 +47,13 @@ _CARRIERS_PER_S: Final = 50
 
 def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[FabricNet, Wiring, FabricPrograms]:
     network = job["network"]
-    topo = leaf_spine(
+    topo = TOPOLOGIES[network["topology"]](
         network["hosts"],
-        network["hosts_per_leaf"],
-        Fraction(network["link_gbps"]),
-        Fraction(network["link_ns"]),
-        {name: Fraction(value) for name, value in network["link_gbps_of"].items()},
-        {name: Fraction(value) for name, value in network["link_ns_of"].items()},
+        **network["shape"],
+        link_gbps=Fraction(network["link_gbps"]),
+        link_ns=Fraction(network["link_ns"]),
+        link_gbps_of={name: Fraction(value) for name, value in network["link_gbps_of"].items()},
+        link_ns_of={name: Fraction(value) for name, value in network["link_ns_of"].items()},
     )
     wiring = wire(topo)
     net = FabricNet(
@@ -75,7 +75,7 @@ def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[Fa
         "constants": job["constants"],
     }
     if job["fabric"] == "kernel":
-        fabric: FabricPrograms = KernelFabric(net, wiring, **given)
+        fabric: FabricPrograms = KernelFabric(net, wiring, occupancy_bytes=network["occupancy_bytes"], **given)
         _settle(job, wiring)
         return net, wiring, fabric
 
@@ -165,6 +165,7 @@ def collective(work: Path) -> None:
             slot_ns=job["slot_ns"],
             late_records=job["late_records"],
             linger_ns=job["linger_ns"],
+            freeze_ns=job["freeze_ns"],
             rates_ns=phase["rates_ns"],
         )
         say("phase", str(number))

@@ -97,6 +97,16 @@ def test_it_can_be_repeated(runs: dict[tuple[str, str], RunData], demand: Path) 
     assert again["cct_ns"] == pytest.approx(runs["bmv2", "rate"].figures["cct_ns"], abs=PACKET_NS)
 
 
+def test_a_fat_tree_of_bmv2(demand: Path) -> None:
+    """Four switches on three tiers each: paced, both fabrics agree."""
+    keys = {"topology": "fat-tree", "dilation": float(DILATION)}
+    scenarios = [scenario_of(demand, fabric=fabric, **keys) for fabric in ("kernel", "bmv2")]
+    kernel, bmv2 = run_each((scenario, "rate") for scenario in scenarios)
+    assert len(scenarios[1].wiring.switches) == 12
+    assert_all_arrived(bmv2, scenarios[1])
+    assert bmv2.figures["cct_ns"] == pytest.approx(kernel.figures["cct_ns"], rel=1e-3)
+
+
 def test_without_trimming_drops_are_counted(demand: Path) -> None:
     """And made good by the transport."""
     scenario = scenario_of(demand, fabric="bmv2", trimming=False, queue_bytes=20 * MTU)

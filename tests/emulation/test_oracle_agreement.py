@@ -17,10 +17,11 @@ from controller.schedule import make_plan
 from testbed.engine import BACKGROUND_PSN
 from testbed.job import ENTROPY, MARKS, PATHS, Scenario, flow_table, seed_word, start_offsets
 from testbed.measure.results import RunData
-from tests import oracle
+from tests import oracle, oracle_nets
 from tests.emulation.conftest import OPEN_LOOP, run_once, scenario_of, write_matrix
 
 MTU = 4096
+SPRAYING: dict[str, oracle.Spraying] = {"ops": "ops", "ecmp": "ecmp", "ar": "ar"}
 Hops = list[tuple[int, int, int, int, int, int]]
 """(arrival, departure, bytes, source, destination, PSN) in kernel time, in order."""
 
@@ -73,8 +74,10 @@ def background_of(scenario: Scenario) -> list[oracle.Flow]:
     return sorted(flows, key=lambda flow: flow.source)
 
 
-def simulate(scenario: Scenario, schedule: str, priority: oracle.Priority = "charged") -> oracle.Result:
-    """The same experiment in the oracle."""
+def simulate(
+    scenario: Scenario, schedule: str, priority: oracle.Priority = "charged", network: oracle.Network | None = None
+) -> oracle.Result:
+    """The same experiment in the oracle; ``network``: laid out without the testbed's help."""
     experiment, parameters = scenario.experiment, scenario.parameters
     plan = make_plan(schedule, scenario.demands[0], scenario.speeds_bps)
     flows = [
@@ -84,12 +87,12 @@ def simulate(scenario: Scenario, schedule: str, priority: oracle.Priority = "cha
         for row in flow_table(scenario, scenario.demands[0], plan)
     ]
     return oracle.simulate(
-        network_of(scenario),
+        network or network_of(scenario),
         flows,
         start_ns=[int(t) for t in start_offsets(scenario)],
         mtu_bytes=experiment.mtu_bytes,
         discipline="rate" if schedule == "rate" else "rr",
-        spraying="ecmp" if experiment.lb == "ecmp" else "ops",
+        spraying=SPRAYING[experiment.lb],
         seed=seed_word(experiment.seed, ENTROPY),
         path_salt=seed_word(experiment.seed, PATHS),
         log_hops=True,
@@ -100,6 +103,7 @@ def simulate(scenario: Scenario, schedule: str, priority: oracle.Priority = "cha
         kmax_bytes=parameters.ecn_kmax_bytes,
         mark_salt=seed_word(experiment.seed, MARKS),
         failures=failures_of(scenario),
+        occupancy_bytes=parameters.occupancy_bytes if experiment.lb == "ar" else 0,
         background=background_of(scenario),
     )
 
@@ -159,9 +163,9 @@ def assert_agreement(data: RunData, scenario: Scenario, expected: oracle.Result)
     assert data.figures["total_queue_max_bytes"] == expected.deepest_total
 
 
-def compare(scenario: Scenario, schedule: str) -> tuple[RunData, oracle.Result]:
+def compare(scenario: Scenario, schedule: str, network: oracle.Network | None = None) -> tuple[RunData, oracle.Result]:
     """Runs both; asserts that nothing ties, and that they agree."""
-    expected = simulate(scenario, schedule)
+    expected = simulate(scenario, schedule, network=network)
     assert expected.ties == 0
     data = run_once(scenario, schedule)
     assert_agreement(data, scenario, expected)
@@ -181,10 +185,14 @@ def skewed(hosts: int, seed: int, packets: int, *, short: bool) -> Any:
 
 def unlike_links(hosts: int, hosts_per_leaf: int, seed: int) -> dict[str, dict[str, float]]:
     """A speed and a delay for each link, all different: equal ports fall into lockstep, and then packets tie."""
-    rng = np.random.default_rng(seed)
     leaves = -(-hosts // hosts_per_leaf)
-    names = [f"h{host + 1}" for host in range(hosts)]
-    names += [f"leaf{leaf + 1}-spine{spine + 1}" for leaf in range(leaves) for spine in range(hosts_per_leaf)]
+    inner = [f"leaf{leaf + 1}-spine{spine + 1}" for leaf in range(leaves) for spine in range(hosts_per_leaf)]
+    return unlike([*(f"h{host + 1}" for host in range(hosts)), *inner], seed)
+
+
+def unlike(names: list[str], seed: int) -> dict[str, dict[str, float]]:
+    """The same for links of these names."""
+    rng = np.random.default_rng(seed)
     gbps = {name: 200 * int(rng.integers(1, 5)) + int(rng.integers(1, 1000)) / 100 for name in names}
     return {"link_gbps_of": gbps, "link_ns_of": {name: int(rng.integers(500, 200_000)) / 100 for name in names}}
 
@@ -263,6 +271,26 @@ def test_single_path(tmp_path: Path) -> None:
         for hop in hops if port >= 2 * hosts else []:
             used.setdefault(hop[3:5], set()).add(port)
     assert Counter(len(ports) for ports in used.values()) == {2: len(used)}  # one up, one down
+
+
+@pytest.mark.parametrize("links", ["trunk", "pairs"])
+@pytest.mark.parametrize("queue_bytes", [0, 40 * MTU, 4 * MTU])
+@pytest.mark.parametrize("schedule", ["rr", "rate"])
+def test_adaptive_routing(tmp_path: Path, schedule: str, queue_bytes: int, links: str) -> None:
+    """Each data packet takes the uplink that is the least occupied when it comes; headers keep to their hash.
+
+    Two of the first leaf's uplinks are slow, so that queues are of all levels; spraying offers the slowest more packets.
+    """
+    unlike = unlike_links(11, 4, 5)
+    unlike["link_gbps_of"] |= {"leaf1-spine1": 61.3, "leaf1-spine2": 117.9}
+    keys = {"queue_bytes": queue_bytes, "links": links, **unlike}
+    scenario = eleven_hosts(tmp_path, 5, lb="ar", **keys)
+    _, expected = compare(scenario, schedule)
+    oblivious = simulate(eleven_hosts(tmp_path, 5, lb="ops", **keys), schedule)
+    slowest = next(port.index for port in scenario.wiring.ports if (port.node, port.peer_node) == ("leaf1", "spine1"))
+    adaptive, sprayed = (len(result.hops[slowest]) + result.trims[slowest] for result in (expected, oblivious))
+    assert 20 < adaptive < sprayed - 15
+    assert (sum(expected.trims) > 20) == (queue_bytes == 4 * MTU or (queue_bytes > 0 and schedule == "rr"))
 
 
 FAILURES = [
@@ -346,3 +374,72 @@ def test_priority_is_nearly_exact(tmp_path: Path, schedule: str) -> None:
             scenario = finite(tmp_path, seed, queue_bytes=packets * MTU)
             charged, exact = simulate(scenario, schedule), simulate(scenario, schedule, "exact")
             assert trims_apart(charged.trims, exact.trims) <= MOST_APART
+
+
+def tree_links(hosts: int, k: int) -> list[str]:
+    """Names of a fat tree's links."""
+    half = k // 2
+    edges = -(-hosts // half)
+    aggregations = -(-edges // half) * half
+    names = [f"h{host + 1}" for host in range(hosts)]
+    names += [f"edge{e + 1}-agg{e // half * half + n + 1}" for e in range(edges) for n in range(half)]
+    return names + [f"agg{a + 1}-core{a % half * half + n + 1}" for a in range(aggregations) for n in range(half)]
+
+
+def tree(folder: Path, hosts: int, k: int, seed: int, **keys: Any) -> tuple[Scenario, oracle.Network]:
+    """A fat tree in which no two links are alike, from the testbed and laid out for the oracle by its own rules."""
+    unequal = unlike(tree_links(hosts, k), seed)
+    scenario = scenario_of(
+        write_matrix(folder / "demand.csv", skewed(hosts, seed, 200, short=True)),
+        topology="fat-tree",
+        fat_tree_k=k,
+        seed=seed,
+        start_jitter_ns=40.96,
+        dilation=100_000,
+        trace=True,
+        **{**OPEN_LOOP, **unequal, **keys},
+    )
+
+    def link(name: str) -> tuple[Fraction, int]:
+        gbps, ns = (Fraction(str(unequal[key][name])) for key in ("link_gbps_of", "link_ns_of"))
+        return 8 * 100_000 / gbps, int(ns * 100_000)
+
+    return scenario, oracle_nets.fat_tree(hosts, k, link)
+
+
+TREES = [(16, 4), (11, 4), (20, 6)]
+"""Hosts and k: full, and with a last pod that has one edge switch, half full, or is the only one beside a full one."""
+
+
+@pytest.mark.parametrize(("hosts", "k"), TREES)
+def test_a_fat_tree_is_wired_as_the_oracle_s(tmp_path: Path, hosts: int, k: int) -> None:
+    """Ports, routes and places in the hash, which the rest builds on."""
+    scenario, network = tree(tmp_path, hosts, k, 1)
+    assert network_of(scenario) == network
+
+
+@pytest.mark.parametrize("lb", ["ops", "ecmp"])
+@pytest.mark.parametrize("schedule", ["rr", "rate"])
+@pytest.mark.parametrize(("hosts", "k"), TREES)
+def test_fat_trees(tmp_path: Path, hosts: int, k: int, schedule: str, lb: str) -> None:
+    """Three tiers, each with a hash of its own."""
+    scenario, network = tree(tmp_path, hosts, k, 6, lb=lb)
+    data, _ = compare(scenario, schedule, network)
+    used: dict[tuple[int, int], set[int]] = {}
+    for port, hops in hops_of(data, scenario).items():
+        for hop in hops if port >= 2 * hosts else []:
+            used.setdefault(hop[3:5], set()).add(port)
+    if lb == "ecmp":  # up and down, of the pod or of a core
+        assert {len(ports) for ports in used.values()} == {2, 4}
+    else:
+        assert max(len(ports) for ports in used.values()) > 4
+
+
+@pytest.mark.parametrize("links", ["trunk", "pairs"])
+def test_a_fat_tree_with_finite_queues(tmp_path: Path, links: str) -> None:
+    """Trims and marks at every tier."""
+    keys = {"queue_bytes": 2 * MTU, "ecn_kmin_bytes": 0, "ecn_kmax_bytes": MTU, "links": links}
+    scenario, network = tree(tmp_path, 16, 4, 7, **keys)
+    _, expected = compare(scenario, "rr", network)
+    for name in ("trims", "marks"):
+        assert sum(getattr(expected, name)) > 20, name

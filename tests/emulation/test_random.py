@@ -52,7 +52,7 @@ def experiment(seed: int, folder: Path) -> tuple[Scenario, str]:
         "trimming": draw.random() < 0.6,
         "ecn_kmax_bytes": kmax,
         "ecn_kmin_bytes": draw.randint(0, kmax) if isinstance(kmax, int) else 0,
-        "lb": draw.choice(("ops", "ecmp")),
+        "lb": draw.choice(("ops", "ecmp", "ar") if recovery == "none" else ("ops", "reps", "ecmp", "ar")),
         "phase": draw.choice(("random", "zero", "golden")),
         "links": draw.choice(("trunk", "pairs")),
         "loss_data": draw.choice((0, 0, 0.01, 0.1)),

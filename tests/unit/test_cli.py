@@ -28,7 +28,21 @@ from testbed.workload.zipf import zipf
 pytestmark = pytest.mark.filterwarnings("error")
 
 COMMAND = Path(sys.executable).with_name("incastfree")
-VERBS = ("rates", "load", "show", "unload", "doctor", "run", "compare", "agree", "workload", "shell", "clean")
+VERBS = (
+    "rates",
+    "load",
+    "show",
+    "unload",
+    "doctor",
+    "run",
+    "compare",
+    "figure",
+    "agree",
+    "report",
+    "workload",
+    "shell",
+    "clean",
+)
 
 
 class Result(NamedTuple):

@@ -36,6 +36,7 @@ PROMISED: dict[str, tuple[Any, str]] = {
     "hosts": (0, ""),
     "hosts_per_leaf": (0, ""),
     "topology": ("leaf-spine", ""),
+    "fat_tree_k": (0, ""),
     "link_gbps": (800, "Gb/s"),
     "link_ns": (1000, "ns"),
     "link_gbps_of": ({}, "Gb/s"),
@@ -65,7 +66,8 @@ SAMPLES = {
     "hosts": ("16", "16"),
     "hosts_per_leaf": ("2", "2"),
     "gpus_per_server": ("8", "8"),
-    "topology": ("leaf-spine", '"leaf-spine"'),
+    "topology": ("fat-tree", '"fat-tree"'),
+    "fat_tree_k": ("8", '8\ntopology = "fat-tree"'),
     "link_gbps": ("100.5", "100.5"),
     "link_ns": ("500", "500"),
     "link_gbps_of": ("h3=200", "{ h3 = 200 }"),
@@ -165,7 +167,7 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
     assert printed["demand"]["keys"]["token_bytes"]["unit"] == "B"
     assert {"rr", "rate"} <= set(printed["schedule"]["choices"])
     assert {"random", "zero", "golden"} <= set(printed["phase"]["choices"])
-    assert {"ops", "ecmp"} <= set(printed["lb"]["choices"])
+    assert {"ops", "reps", "ecmp", "ar"} == set(printed["lb"]["choices"])
     assert list(printed["link_failure"]["keys"]) == ["link", "down_ns", "up_ns"]
     assert [printed["link_failure"]["keys"][name]["unit"] for name in ("down_ns", "up_ns")] == ["ns", "ns"]
     background = printed["background"]["keys"]
@@ -196,10 +198,12 @@ def test_an_option_means_what_the_key_means(tmp_path: Path, name: str) -> None:
     word, literal = SAMPLES[name]
     given = [word] if word.startswith("--") else [f"--{name.replace('_', '-')}", word]
     of_file = read_toml(written(tmp_path, f'{name} = {literal}\n[[demand]]\nfile = "m.csv"\n'))
+    if name == "fat_tree_k":
+        given += ["--topology", "fat-tree"]
     of_options = by_options("--demand", str(tmp_path / "m.csv"), *given)
     assert of_options == of_file
     default = from_mapping(MINIMAL)
-    if name not in ("topology", "fabric"):
+    if name != "fabric":
         assert getattr(of_file, name) != getattr(default, name)
 
 
@@ -260,7 +264,7 @@ WRONG = {
     "text in a table": ('link_gbps_of = { h1 = "fast" }', "link_gbps_of.h1 is 'fast'"),
     "number in a list": ("schedule = [1]", "schedule is [1]"),
     "table for text": ("lb = { a = 1 }", "lb is {'a': 1}"),
-    "unknown choice": ('lb = "reps"', "lb 'reps' is not known: use ops or ecmp"),
+    "unknown choice": ('lb = "spray"', "lb 'spray' is not known: use ops or reps or ecmp or ar"),
     "unknown schedule": ('schedule = ["rr", "fast"]', "schedule 'fast' is not known: use rr or rate"),
     "unknown stage": ('stage = "cloud"', "stage 'cloud' is not known: use virtual or host"),
     "schedule twice": ('schedule = ["rr", "rr"]', "schedule names something twice"),
@@ -295,6 +299,8 @@ WRONG = {
     "automatic loss": ('loss_ack = "auto"', "loss_ack is 'auto': give a number"),
     "unknown recovery": ('loss_recovery = "rack"', "loss_recovery 'rack' is not known: use sack or timeout or none"),
     "truth for recovery": ("loss_recovery = false", "loss_recovery is False: give text"),
+    "recycled values in an open loop": ('loss_recovery = "none"\nlb = "reps"', "without ACKs it hears of no path"),
+    "adaptive routing on BMv2": ('fabric = "bmv2"\nlb = "ar"', "lb ar: only the fabric kernel"),
     "control in an open loop": ('loss_recovery = "none"\ncc = "nscc"', "without ACKs nscc hears nothing"),
     "controlled run in an open loop": (
         'loss_recovery = "none"\nschedule = ["rr", "rate+nscc"]',
@@ -456,6 +462,13 @@ WRONG_OPTIONS = {
     "control": (["--cc", "nsc"], "cc 'nsc' is not known: did you mean 'nscc'?"),
     "control of a run": (["--schedule", "rr+nsc"], "cc 'nsc' is not known: did you mean 'nscc'?"),
     "run twice": (["--schedule", "rr+nscc,rr+nscc"], "schedule names something twice: rr+nscc, rr+nscc"),
+    "leaves of a fat tree": (
+        ["--topology", "fat-tree", "--hosts-per-leaf", "4"],
+        "hosts_per_leaf is for topology leaf-spine, not fat-tree: leave it out",
+    ),
+    "k of two tiers": (["--fat-tree-k", "4"], "fat_tree_k is for topology fat-tree, not leaf-spine: leave it out"),
+    "odd k": (["--topology", "fat-tree", "--fat-tree-k", "7"], "fat_tree_k is 7: give an even number"),
+    "topology": (["--topology", "fattree"], "topology 'fattree' is not known: use leaf-spine or fat-tree"),
     "not UTF-8": (["--demand", "\udcff.csv"], "demand 2: file is '\\udcff.csv', which is not UTF-8: rename it"),
 }
 
@@ -489,6 +502,7 @@ ROUND_TRIPS = {
     "exceptions": {**MINIMAL, "link_gbps_of": {"h3": 200, "leaf1-spine2": 33.3}, "link_ns_of": {"h1": 0}},
     "choices": {**MINIMAL, "schedule": ["rate"], "lb": "ecmp", "phase": "golden", "trace": True},
     "automatic": {**MINIMAL, "queue_bytes": "auto", "ecn_kmin_bytes": "auto", "ecn_kmax_bytes": "auto"},
+    "fat tree": {**MINIMAL, "topology": "fat-tree", "fat_tree_k": 8, "link_gbps_of": {"agg1-core3": 100}},
     "queues": {**MINIMAL, "queue_bytes": 0, "ecn_kmin_bytes": 1, "ecn_kmax_bytes": 2**31, "trimming": False},
     "losses": {**MINIMAL, "loss_data": 1e-7, "loss_ack": 0.99, "loss_recovery": "timeout"},
     "controls": {**MINIMAL, "schedule": ["rr", "rr+none", "rate+nscc"], "cc": "nscc"},

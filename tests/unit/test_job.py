@@ -108,7 +108,7 @@ def test_phases_hang_on_the_seed_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("hosts", "leaf"), [(2, 4), (16, 4), (17, 8), (20, 8)])
 def test_hosts_per_leaf_by_default(tmp_path: Path, hosts: int, leaf: int) -> None:
-    assert scenario(tmp_path, *uniform(hosts)).hosts_per_leaf == leaf
+    assert scenario(tmp_path, *uniform(hosts)).shape == {"hosts_per_leaf": leaf}
 
 
 def test_hosts_that_do_not_fill_the_last_leaf(tmp_path: Path) -> None:
@@ -233,6 +233,7 @@ def test_the_fabrics_constants(tmp_path: Path) -> None:
         "loss_data": 2**30,
         "loss_control": 2**31,
         "failing": False,
+        "adaptive": False,
     }
     assert len(set(salts)) == 2
     assert all(0 <= salt < 2**32 for salt in salts)
@@ -321,6 +322,14 @@ def test_the_runs_schedule_and_balancing(tmp_path: Path) -> None:
             assert (given["discipline"], given["balancing"]) == (discipline, Balancing.ECMP)
             steps = np.fromfile(tmp_path / "flows-0.bin", dtype=flows(prepared, schedule).dtype)["steps"]
             assert steps.tolist() == flows(prepared, schedule)["steps"].tolist()
+
+
+def test_who_balances(tmp_path: Path) -> None:
+    for lb, balancing in (("ops", 0), ("ecmp", 1), ("reps", 2), ("ar", 3)):
+        given = given_to_the_guest(tmp_path, scenario(tmp_path, *uniform(4), lb=lb))
+        assert given["balancing"] == balancing
+        assert given["constants"]["adaptive"] == (lb == "ar")
+        assert given["freeze_ns"] == 10_000_000 * 100
 
 
 def test_the_queue_is_the_derived_one(tmp_path: Path) -> None:

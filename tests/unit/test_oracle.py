@@ -311,6 +311,66 @@ def test_bad_wiring_is_refused() -> None:
         run(wrong, [Flow(0, 1, 0, 1, MTU)])
 
 
+def adaptive(flows: Sequence[Flow], occupancy_bytes: int, start: Sequence[int] | None = None) -> Result:
+    """As run(), on two uplinks a leaf."""
+    return simulate(
+        clos(),
+        flows,
+        start_ns=start or [0] * 4,
+        mtu_bytes=MTU,
+        discipline="rr",
+        spraying="ar",
+        seed=9,
+        path_salt=220,
+        log_hops=True,
+        occupancy_bytes=occupancy_bytes,
+    )
+
+
+def test_adaptive_routing_takes_the_emptier_way() -> None:
+    # Hosts 0 and 1 send 8 packets each, 1 from 100 on: packets come to l0 at 1010, 1110, 2010, 2110, ... A port's queue is
+    # of level 0 with up to 49 ns of work of 1000, and of level 3 from 200 on. The first packet keeps its way busy till 2010,
+    # so the second one finds 900 there and takes the other, till 2110; the third finds 0 and 100 (level 2), and so on: each
+    # host keeps the way of its first packet, and nothing waits but in the NICs.
+    result = adaptive([Flow(0, 2, 0, 8, MTU), Flow(1, 3, 0, 8, MTU)], 1000, [0, 100, 0, 0])
+    by_port = [{hop.source for hop in result.hops[port]} for port in (8, 9)]
+    assert sorted(map(sorted, by_port)) == [[0], [1]]
+    assert [result.arrivals[0, 2, k] for k in range(8)] == [4040 + 1000 * k for k in range(8)]
+    assert [result.arrivals[1, 3, k] for k in range(8)] == [4140 + 1000 * k for k in range(8)]
+    assert (max(result.deepest[4:]), result.ties) == (MTU, 0)
+
+
+def test_adaptive_routing_draws_where_the_levels_are_equal() -> None:
+    # Of a queue of 10^9 bytes all that is there is under 5 %: way by way the smaller draw.
+    flows = [Flow(0, 2, 0, 200, MTU)]
+    result = adaptive(flows, 10**9)
+
+    def way(psn: int) -> int:
+        drawn = mix32(path_hash(0, 2, value_of(flows[0], psn), 0, 220) + psn)
+        return min((0, 1), key=lambda number: mix32(drawn + number))
+
+    assert [{hop.psn for hop in result.hops[port]} for port in (8, 9)] == [
+        {psn for psn in range(200) if way(psn) == number} for number in (0, 1)
+    ]
+    assert 70 < len(result.hops[8]) < 130
+
+
+@pytest.mark.parametrize(("spraying", "occupancy_bytes"), [("ar", 0), ("ops", 1)])
+def test_adaptive_routing_needs_a_queue_to_compare_with(spraying: Spraying, occupancy_bytes: int) -> None:
+    with pytest.raises(ValueError, match="occupancy_bytes"):
+        simulate(
+            clos(),
+            [Flow(0, 2, 0, 1, MTU)],
+            start_ns=[0] * 4,
+            mtu_bytes=MTU,
+            discipline="rr",
+            spraying=spraying,
+            seed=9,
+            path_salt=220,
+            occupancy_bytes=occupancy_bytes,
+        )
+
+
 def test_a_background_flow_between_the_demand() -> None:
     """First come, first served at the NIC: a paced packet comes when it is due, in round robin one when the port is free."""
     network = star(3)  # 1 ns/B, 10 ns a link: a packet takes 1000 ns

@@ -71,6 +71,7 @@ def test_an_unlimited_queue_is_as_deep_as_the_load() -> None:
     derived, finite = parameters(queue_bytes=0), parameters()
     deepest_ns = LOAD // 100
     assert derived.queue_bytes == 0
+    assert derived.occupancy_bytes == finite.occupancy_bytes == 200 * MTU
     assert derived.rto_ns == 15_000 + 6 * deepest_ns
     # What waits in it may be overtaken by all that is behind it on another path.
     for name in ("reorder_ns", "probe_ns", "tail_probe_ns"):
@@ -89,7 +90,7 @@ def test_what_is_given_wins_and_leaves_the_rest_alone() -> None:
         given = asdict(parameters(**{key: value}))
         assert given[key] == value
         different = {name for name in given if given[name] != automatic[name]}
-        assert different == ({key, "rto_ns"} if key == "queue_bytes" else {key})
+        assert different == ({key, "rto_ns", "occupancy_bytes"} if key == "queue_bytes" else {key})
     assert parameters(queue_bytes=50_000).rto_ns == 15_000 + 6 * 500
     both = parameters(ecn_kmin_bytes=5 * MTU, ecn_kmax_bytes=5 * MTU)
     assert (both.ecn_kmin_bytes, both.ecn_kmax_bytes) == (5 * MTU, 5 * MTU)

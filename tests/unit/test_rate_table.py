@@ -48,6 +48,7 @@ COPIED = {
     "MAX_PORTS": "ebpf/fabric",
     "MAX_ROUTES": "ebpf/fabric",
     "MAX_MEMBERS": "ebpf/fabric",
+    "ADAPTIVE_WAYS": "ebpf/fabric",
 }
 
 
@@ -87,6 +88,7 @@ CONSTANTS = {
     "MAX_PORTS": programs._MAX_PORTS,
     "MAX_ROUTES": kernel._MAX_ROUTES,
     "MAX_MEMBERS": kernel._MAX_MEMBERS,
+    "ADAPTIVE_WAYS": kernel._ADAPTIVE_WAYS,
     "MAX_SOCKETS": engine.MAX_SOCKETS,
     "TRUNK_IFINDEX": kernel._TRUNK_IFINDEX,
     "CONTROL_BYTES": HEADER_BYTES,
@@ -94,6 +96,8 @@ CONSTANTS = {
     "ENTROPY_VALUES": engine.ENTROPY_VALUES,
     "OBLIVIOUS_SPRAYING": engine.Balancing.OPS,
     "SINGLE_PATH": engine.Balancing.ECMP,
+    "RECYCLED_VALUES": engine.Balancing.REPS,
+    "ADAPTIVE_ROUTING": engine.Balancing.AR,
     "ROUND_ROBIN": Discipline.ROUND_ROBIN,
     "PACED": Discipline.PACED,
     "RECOVERY_SACK": engine.LossRecovery.SACK,

@@ -1,0 +1,224 @@
+"""``incastfree figure``: the paper's four figures, each with its table and its picture, from a grid of runs."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import io
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from controller.cli.options import whole_number
+from controller.errors import CannotRunError, InputError
+from testbed.cli.experiment_options import add_experiment_options, experiment_mapping
+from testbed.figures import incast, real, scale, use
+from testbed.figures.options import Figure, Options, Row, check_load_balancers
+from testbed.grid.run import run_grid
+from testbed.grid.store import Store
+from testbed.measure.store import write_atomically
+from testbed.stage.virtual.machine import work_folder
+
+HELP: Final = "make a figure of the paper: its runs, table and picture"
+
+_FIGURES: Final[dict[int, Figure]] = {each.FIGURE.number: each.FIGURE for each in (incast, real, scale, use)}
+_SET_HERE: Final = ("hosts", "lb", "schedule", "cc", "seed", "stage", "fabric", "trace")
+"""Keys of an experiment that a figure decides, or has as lists."""
+_OPTIONS: Final = {"lb": "balancers", "hosts": "sizes", "s": "skews", "bytes": "amounts", "seeds": "seeds"}
+"""Where argparse keeps what only some figures have."""
+
+T = TypeVar("T")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The number, what the figures choose, and every other key of an experiment."""
+    parser.add_argument("number", type=int, choices=sorted(_FIGURES), metavar="NUMBER", help=_numbers())
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for table, picture and cells")
+    parser.add_argument("--quick", action="store_true", help="a small one, to try it: its numbers mean little")
+    chosen = parser.add_argument_group("figure")
+    chosen.add_argument(
+        "--lb", dest="balancers", type=_list_of(str), metavar="LIST", help=_help("load balancers", "lb")
+    )
+    chosen.add_argument(
+        "--hosts", dest="sizes", type=_list_of(whole_number), metavar="LIST", help=_help("numbers of hosts", "hosts")
+    )
+    chosen.add_argument("--s", dest="skews", type=_list_of(float), metavar="LIST", help=_help("Zipf's skew", "s"))
+    chosen.add_argument(
+        "--bytes",
+        dest="amounts",
+        type=_list_of(whole_number),
+        metavar="LIST",
+        help=_help("wire bytes of a sender, its share to itself included, for all or for each of --hosts", "bytes"),
+    )
+    chosen.add_argument(
+        "--seeds",
+        type=whole_number,
+        metavar="N",
+        help=_help("seeds 1 to N, of the order of popularity and of the run", "seeds"),
+    )
+    grid = parser.add_argument_group("grid")
+    grid.add_argument(
+        "--jobs", type=whole_number, default=0, metavar="N", help="runs at a time; default: one a processor"
+    )
+    grid.add_argument("--dask", default="", metavar="ADDRESS", help="run on the cluster of this scheduler instead")
+    add_experiment_options(
+        parser, without=_SET_HERE, demand_help="matrix file; figure 2 takes several, 1 and 4 one instead of Zipf's"
+    )
+
+
+def _numbers() -> str:
+    return "; ".join(f"{number}: {figure.title}" for number, figure in sorted(_FIGURES.items()))
+
+
+def _help(text: str, option: str) -> str:
+    """With the defaults of the figures that have it."""
+    defaults = []
+    for number, figure in sorted(_FIGURES.items()):
+        if option in figure.options:
+            value = figure.defaults[option]
+            shown = (
+                ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
+                if isinstance(value, tuple)
+                else value
+            )
+            defaults.append(f"{shown} in figure {number}")
+    return f"{text}; default: {', '.join(defaults)}"
+
+
+def _list_of(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    def parse(text: str) -> tuple[T, ...]:
+        try:
+            items = tuple(kind(item.strip()) for item in text.split(",") if item.strip())
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers") from None
+        if not items:
+            raise argparse.ArgumentTypeError("the list is empty")
+        if kind is not whole_number and len(set(items)) < len(items):
+            raise argparse.ArgumentTypeError(f"{text!r} names something twice")
+        return items
+
+    return parse
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs what is missing of the grid, then writes figure-N.csv, figure-N.png, and figure-N-cells.csv, which names the cells."""
+    if str(arguments.out) in ("", "."):
+        raise InputError("--out names no folder of its own: give one for the results, such as results/figure-3")
+    if arguments.dask and arguments.jobs:
+        raise InputError("--jobs is for this machine, and with --dask the workers' threads decide: leave one out")
+    for module in ("pyarrow", "matplotlib"):
+        if importlib.util.find_spec(module) is None:
+            raise CannotRunError(f"{module} is missing, which results are written with: run make setup")
+    figure = _FIGURES[arguments.number]
+    with work_folder() as scratch:
+        cells = figure.cells(_options(figure, arguments, scratch))
+    store = Store(arguments.out)
+    try:
+        files = {what: arguments.out / f"figure-{figure.number}{suffix}" for what, suffix in _SUFFIXES.items()}
+        _remove(files.values())  # or what fails now would seem to have made them
+        _write(files["cells"], _csv([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells]))
+        run_grid([cell for _, cell in cells], store, jobs=arguments.jobs, dask=arguments.dask)
+        rows = figure.table(cells, store)
+        _write(files["table"], _csv(rows))
+        _write(files["picture"], figure.draw(rows, figure.title))
+    finally:
+        store.close()
+    for what, file in files.items():
+        print(f"{what:8} {file}")
+    return 0
+
+
+_DIGITS: Final = 4
+_SUFFIXES: Final = {"table": ".csv", "picture": ".png", "cells": "-cells.csv"}
+
+
+def _options(figure: Figure, arguments: argparse.Namespace, scratch: Path) -> Options:
+    """Raises InputError for what the figure does not have, or cannot do."""
+    chosen: dict[str, Any] = {**figure.defaults, **(figure.quick if arguments.quick else {})}
+    mapping = experiment_mapping(arguments)
+    demands = tuple(
+        {name: value for name, value in table.items() if name in ("file", "unit", "token_bytes")}
+        for table in mapping.pop("demand", [])
+    )
+    instead = ("hosts", "s", "bytes") if demands and figure.number in (1, 4) else ()
+    for option, place in _OPTIONS.items():
+        given = getattr(arguments, place)
+        if given is None:
+            continue
+        if option not in figure.options or option in instead:
+            why = (
+                "--demand says it"
+                if option in instead
+                else f"it has {', '.join(f'--{name}' for name in figure.options)}"
+            )
+            raise InputError(f"--{option} is not for figure {figure.number}: {why}; leave it out")
+        chosen[option] = given
+    _check_demands(figure, demands, arguments)
+    check_load_balancers(chosen["lb"])
+    if figure.number in (1, 4):
+        for option in ("hosts", "s", "bytes"):
+            if len(chosen[option]) > 1:
+                raise InputError(f"--{option}: figure {figure.number} shows one demand: give one value")
+    if figure.number == 3 and len(chosen["bytes"]) not in (1, len(chosen["hosts"])):
+        raise InputError(f"--bytes: give one value, or one for each of the {len(chosen['hosts'])} of --hosts")
+    if len(set(chosen.get("hosts", ()))) < len(chosen.get("hosts", ())):
+        raise InputError("--hosts names something twice: give each number once")
+    if not 1 <= chosen["seeds"] <= 1000:
+        raise InputError(f"--seeds {chosen['seeds']}: give 1 to 1000")
+    mtu_bytes = int(mapping.get("mtu_bytes", 0))
+    for amount in chosen.get("bytes", ()):
+        if amount < max(1, mtu_bytes):
+            raise InputError(f"--bytes {amount}: give at least one packet")
+    return Options(
+        demands=demands,
+        keys=mapping,
+        load_balancers=tuple(chosen["lb"]),
+        hosts=tuple(chosen.get("hosts", ())),
+        skews=tuple(chosen.get("s", ())),
+        bytes_per_sender=tuple(chosen.get("bytes", ())),
+        seeds=chosen["seeds"],
+        quick=arguments.quick,
+        scratch=scratch,
+    )
+
+
+def _check_demands(figure: Figure, demands: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    if "demand" not in figure.options and (demands or arguments.unit or arguments.token_bytes):
+        raise InputError(f"--demand is not for figure {figure.number}, which makes its own by --hosts, --s and --bytes")
+    if figure.number == 2:
+        if not demands:
+            raise InputError(
+                "figure 2 needs matrices: give --demand FILE, once for each, with --unit and --token-bytes"
+            )
+        stems = [Path(table["file"]).stem for table in demands]
+        if len(set(stems)) < len(stems):
+            raise InputError(f"--demand: two files have one name: {', '.join(stems)}; rename one")
+    elif len(demands) > 1:
+        raise InputError(f"--demand: figure {figure.number} shows one matrix: give one")
+
+
+def _csv(rows: Sequence[Row]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(
+            {name: round(value, _DIGITS) if isinstance(value, float) else value for name, value in row.items()}
+        )
+    return text.getvalue().encode()
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CannotRunError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise CannotRunError(f"{path} cannot be written: {error.strerror}; choose another --out") from None

@@ -1,0 +1,1 @@
+"""The paper's four figures: which cells each needs, its table, its picture."""

@@ -1,0 +1,75 @@
+"""Results of cells on disk: a folder a cell, named by its address. What is there is finished."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from controller.errors import CannotRunError
+from testbed.grid.cells import RESULT, Cell, Files
+from testbed.measure.store import write_atomically
+
+__all__ = ["Store"]
+
+
+class Store:
+    """OUT/cells. For one command at a time: a second one is refused, since both would run the same cells."""
+
+    def __init__(self, out: Path) -> None:
+        """Makes the folder, and removes what a command that was killed had begun to write. Raises CannotRunError."""
+        self._folder = out / "cells"
+        if out.exists() and not out.is_dir():
+            raise CannotRunError(f"{out} is a file, not a folder: choose another --out")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # The lock goes with the process; held on the folder itself, it leaves no file.
+            self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise CannotRunError(
+                    f"{out} is in use by another command: wait for it, or choose another --out"
+                ) from None
+            for partial in self._folder.glob("*/.*"):
+                partial.unlink()
+        except OSError as error:
+            raise _unwritable(error, self._folder) from None
+
+    def close(self) -> None:
+        """Lets others in."""
+        os.close(self._lock)
+
+    def has(self, cell: Cell) -> bool:
+        """Whether it has run, and all tables that are wanted of it are there."""
+        if not (self._folder / cell.address / RESULT).is_file():
+            return False
+        wanted = () if self.figures(cell).get("gave_up") else cell.tables
+        return all(self.table(cell, name).is_file() for name in wanted)
+
+    def figures(self, cell: Cell) -> dict[str, Any]:
+        """Of a cell that has run."""
+        path = self._folder / cell.address / RESULT
+        figures: dict[str, Any] = json.loads(path.read_bytes())["runs"][0]
+        return figures
+
+    def table(self, cell: Cell, name: str) -> Path:
+        """Where its Parquet file lies."""
+        return self._folder / cell.address / f"{name}.parquet"
+
+    def keep(self, cell: Cell, files: Files) -> None:
+        """The result comes last: where it is, all is."""
+        folder = self._folder / cell.address
+        try:
+            folder.mkdir(exist_ok=True)
+            for name in sorted(files, key=lambda name: name == RESULT):
+                write_atomically(folder / name, files[name])
+        except OSError as error:
+            raise _unwritable(error, folder) from None
+
+
+def _unwritable(error: OSError, folder: Path) -> CannotRunError:
+    return CannotRunError(f"{error.filename or folder} cannot be written: {error.strerror}; choose another --out")
