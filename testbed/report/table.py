@@ -109,16 +109,17 @@ def _in_real_time(scenario: Scenario) -> str:
 def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
     """A table with one column a run; queues in whole packets of the MTU are rounded up."""
     experiment = scenario.experiment
+    width = max(14, *(len(run["run"]) + 2 for run in runs))
     lines = [
         f"{len(scenario.wiring.hosts)} hosts, {_shape(scenario)}, {float(experiment.link_gbps):g} Gb/s, "
         f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
         f"queues {_queues(scenario)}, seed {experiment.seed}{_in_real_time(scenario)}",
         f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {', '.join(scenario.bottleneck_names)}",
         "",
-        f"{'':26}" + "".join(f"{run['run']:>14}" for run in runs),
+        f"{'':26}" + "".join(f"{run['run']:>{width}}" for run in runs),
     ]
     for row in ROWS:
-        lines.append(f"{row.label:26}" + "".join(f"{row.cell(run, experiment.mtu_bytes):>14}" for run in runs))
+        lines.append(f"{row.label:26}" + "".join(f"{row.cell(run, experiment.mtu_bytes):>{width}}" for run in runs))
     lines += break_even(scenario, runs)
     return "\n".join(lines) + "\n"
 

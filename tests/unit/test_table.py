@@ -34,6 +34,15 @@ def test_units_and_what_is_missing(tmp_path: Path) -> None:
     assert rows["wall time [s]"] == "1.3"
 
 
+def test_long_names_stay_apart(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("0,8192\n4096,0\n")
+    scenario = prepare(from_mapping({"demand": [{"file": str(tmp_path / "m.csv"), "unit": "wire-bytes"}]}))
+    names = ["rate+fallback", "rate+dcqcn-paper", "rr"]
+    lines = comparison(scenario, [{**empty_figures(2), "run": name, "wall_s": 1.0} for name in names]).splitlines()
+    assert lines[3].split() == names
+    assert len({len(line) for line in lines[3:]}) == 1
+
+
 def test_break_even_of_a_control_delay(tmp_path: Path) -> None:
     """T* = 1000 packets x 40.96 ns; 1 % against 6 % without the 10 us of delay: 10 us / 0.05 = 200 us, 20 MB at 800 Gb/s."""
     (tmp_path / "m.csv").write_text(f"0,{1000 * 4096}\n4096,0\n")
