@@ -96,7 +96,10 @@ def line(row: Row, pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> st
         statistics.fmean(100 * each[side]["receiver_done_ns_mean"] / each[side]["lower_bound_ns"] for each in found)
         for side in (0, 1)
     ]
-    again = [statistics.fmean(100 * each[side]["retransmissions"] / each[side]["packets"] for each in found) for side in (0, 1)]
+    again = [
+        statistics.fmean(100 * each[side]["retransmissions"] / each[side]["packets"] for each in found)
+        for side in (0, 1)
+    ]
     return (
         f"| {row.label} | {interval(control)} | {interval(paced)} | {interval(gain)} | {queues[0]:.0f} / {queues[1]:.0f} | "
         f"{done[0]:.0f} / {done[1]:.0f} | {again[0]:.2f} / {again[1]:.2f} |"
@@ -121,7 +124,9 @@ def main() -> int:
         run_grid([cell for both in all_cells.values() for cell in both], store)
     for title, rows in TABLES.items():
         print(f"\n### {title}\n")
-        print("| | rr+nscc [%] | rate [%] | gain [points] | hot queue [packets] | receivers done [% of bound] | sent again [%] |")
+        print(
+            "| | rr+nscc [%] | rate [%] | gain [points] | hot queue [packets] | receivers done [% of bound] | sent again [%] |"
+        )
         print("|---|---|---|---|---|---|---|")
         for row in rows:
             pairs = []

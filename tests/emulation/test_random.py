@@ -19,6 +19,7 @@ from testbed.runner import WALL_FIGURES
 from tests.emulation.conftest import assert_all_arrived, run_each, write_matrix
 
 BOOTS, PHASES = 67, 3
+CONTROLS = ("", "+nscc", "+dcqcn", "+dcqcn-paper", "+fallback")
 AGAIN = 20
 """Of the boots, repeated in another."""
 
@@ -37,16 +38,20 @@ def experiment(seed: int, folder: Path) -> tuple[Scenario, str]:
     """Everything that there is to choose, and a run."""
     draw = random.Random(seed)
     hosts, mtu_bytes = draw.randint(2, 9), draw.choice((1024, 4096, 4096, 9000))
-    hosts_per_leaf = draw.randint(1, 4)
-    leaves = -(-hosts // hosts_per_leaf)
+    fat_tree = draw.random() < 0.25
+    hosts_per_leaf = 0 if fat_tree else draw.randint(1, 4)
+    leaves = 0 if fat_tree else -(-hosts // hosts_per_leaf)
     links = [f"h{host + 1}" for host in range(hosts)]
     if leaves > 1:
         links += [f"leaf{leaf + 1}-spine{spine + 1}" for leaf in range(leaves) for spine in range(hosts_per_leaf)]
     recovery = draw.choice(("sack", "sack", "timeout", "none"))
-    run = draw.choice(("rr", "rate") if recovery == "none" else ("rr", "rate", "rr+nscc", "rate+nscc"))
+    run = draw.choice(("rr", "rate")) + ("" if recovery == "none" else draw.choice(("", *CONTROLS)))
     kmax = draw.choice(("auto", 0, draw.randint(0, 30 * mtu_bytes)))
     keys: dict[str, Any] = {
+        "topology": "fat-tree" if fat_tree else "leaf-spine",
         "hosts_per_leaf": hosts_per_leaf,
+        "control_delay_ns": draw.choice((0, 0, 700, 8000)),
+        "meanwhile": draw.choice(("wait", "old")) if run == "rate" else "wait",
         "mtu_bytes": mtu_bytes,
         "queue_bytes": draw.choice(("auto", 0, mtu_bytes, draw.randint(mtu_bytes, 20 * mtu_bytes))),
         "trimming": draw.random() < 0.6,
@@ -86,7 +91,7 @@ def experiment(seed: int, folder: Path) -> tuple[Scenario, str]:
                 "start_ns": draw.uniform(0, 5000),
             }
         )
-    return prepare(from_mapping({"demand": demand, **keys})), run
+    return prepare(from_mapping({"demand": demand, "schedule": [run], **keys})), run
 
 
 def assert_books_balance(data: RunData, scenario: Scenario) -> None:
@@ -188,7 +193,17 @@ def test_the_draw_is_a_mixture(runs: list[tuple[Scenario, str, RunData]]) -> Non
     """Each thing that can happen does, in several experiments."""
     for name in ("marks", "trims", "drops", "lost", "nacks", "timeouts", "sack_losses", "probes", "duplicates"):
         assert sum(data.figures[name] > 0 for _, _, data in runs) >= 5, name
-    assert Counter(run for _, run, _ in runs).keys() == {"rr", "rate", "rr+nscc", "rate+nscc"}
+    assert Counter(run for _, run, _ in runs).keys() == {
+        f"{schedule}{control}" for schedule in ("rr", "rate") for control in CONTROLS
+    }
+    assert Counter(scenario.experiment.topology for scenario, _, _ in runs)["fat-tree"] >= 10
+    assert (
+        sum(
+            scenario.experiment.meanwhile == "old" and scenario.experiment.control_delay_ns > 0
+            for scenario, _, _ in runs
+        )
+        >= 2
+    )
 
 
 def test_another_boot_gives_the_same(runs: list[tuple[Scenario, str, RunData]]) -> None:
