@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.experiment import from_mapping
-from testbed.job import prepare
 from testbed.runner import run_schedule
+from testbed.scenario import prepare
 
 MTU = 4096
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from testbed.experiment import from_mapping
-from testbed.job import prepare
 from testbed.runner import run_schedule
+from testbed.scenario import prepare
 from testbed.workload.zipf import zipf
 
 MTU = 4096

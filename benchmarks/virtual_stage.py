@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from testbed.experiment import from_mapping
-from testbed.job import prepare
 from testbed.runner import run_schedule
+from testbed.scenario import prepare
 from testbed.workload.zipf import zipf
 
 BYTES = 30_000_000

@@ -19,9 +19,10 @@ from typing import Any, Final
 from controller import __version__
 from controller.errors import CannotRunError, InputError
 from testbed.experiment import Run, to_toml
-from testbed.job import LOGS, USER_CONTROL, Job, Scenario, prepare_job
+from testbed.job import LOGS, USER_CONTROL, Job, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
 from testbed.measure.store import write_atomically, write_table
+from testbed.scenario import Scenario
 from testbed.stage.host.budget import check_budget
 from testbed.stage.host.checks import require
 from testbed.stage.host.machine import HostMachine
@@ -108,7 +109,7 @@ def run_schedule(
 
 def _machine(scenario: Scenario, job: Job, work: Path, cpu: int | None, at_once: int) -> Machine:
     if scenario.experiment.stage == "host":
-        check_budget(scenario)
+        check_budget(scenario.experiment, scenario.wiring, scenario.demands, scenario.speeds_bps, scenario.dilation)
         return HostMachine(work, memory_mib=job.memory_mib, cpu=cpu)
     return VirtualMachine(work, memory_mib=job.memory_mib, cpu=cpu, at_once=at_once)
 
@@ -212,7 +213,7 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
     stop = threading.Event()
     if real_time:  # before the results of an earlier comparison are gone
         require()
-        check_budget(scenario)
+        check_budget(scenario.experiment, scenario.wiring, scenario.demands, scenario.speeds_bps, scenario.dilation)
     prepare_folder(scenario, out)
 
     # In real time one run would make the other late.

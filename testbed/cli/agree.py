@@ -15,10 +15,10 @@ from controller.errors import CannotRunError, InputError
 from testbed.cli.execute import Meter, check_output, report_losses
 from testbed.cli.experiment_options import add_experiment_options, add_output_options, experiment_mapping
 from testbed.experiment import from_mapping
-from testbed.job import prepare
 from testbed.measure.store import write_atomically
 from testbed.report.agreement import agreement, agreement_table, as_rows
 from testbed.runner import run_experiment
+from testbed.scenario import prepare
 
 _TABLES: Final = ("agreement.csv", "agreement.json")
 HELP: Final = "run schedules on the kernel's fabric and on BMv2, and set both side by side"

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from controller.errors import CannotRunError, InputError
 from testbed.experiment import Experiment
-from testbed.job import prepare
 from testbed.measure.store import write_atomically
 from testbed.report.table import comparison
 from testbed.runner import nothing_to_send, prepare_folder, run_experiment
+from testbed.scenario import prepare
 
 __all__ = ["Meter", "check_output", "execute", "report_losses"]
 

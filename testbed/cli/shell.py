@@ -9,7 +9,8 @@ from typing import Final
 
 from controller.errors import InputError
 from testbed.experiment import read_toml
-from testbed.job import prepare, prepare_job
+from testbed.job import prepare_job
+from testbed.scenario import prepare
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
 HELP: Final = "Mininet's command line on the network of an experiment file (h1 ping h2)"

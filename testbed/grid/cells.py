@@ -17,11 +17,11 @@ from testbed.engine import _engine
 from testbed.experiment import Experiment, Run, from_mapping
 from testbed.fabric import KERNEL_OBJECT
 from testbed.grid.processors import borrowed_processor
-from testbed.job import Scenario, prepare
 from testbed.measure.results import RunData
 from testbed.measure.store import table_bytes
 from testbed.report.plots import hottest
 from testbed.runner import WALL_FIGURES, identity, run_schedule
+from testbed.scenario import Scenario, prepare
 from testbed.stage.virtual.machine import work_folder
 
 __all__ = ["RESULT", "Cell", "Files", "Halt", "Matrix", "Network", "Outcome", "cells_of", "run_cell", "versions"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from controller.errors import CannotRunError
 from testbed.engine import FLOW_FIELDS, FLOW_RESULT_FIELDS, RECORD_FIELDS
-from testbed.job import Scenario
+from testbed.scenario import Scenario
 from testbed.stage.host.budget import check_kept_up
 
 __all__ = ["BUSY_FROM", "BUSY_TO", "RunData", "collect", "empty_figures"]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import CannotRunError
-from testbed.job import Scenario
 from testbed.measure.store import write_atomically
+from testbed.scenario import Scenario
 
 __all__ = ["COLOURS", "STYLES", "draw_all", "hottest", "png"]
 

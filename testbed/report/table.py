@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from testbed.job import Scenario
+from testbed.scenario import Scenario
 
 __all__ = ["ROWS", "Row", "break_even", "comparison"]
 

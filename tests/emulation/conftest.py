@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from testbed.experiment import from_mapping
-from testbed.job import Scenario, prepare
 from testbed.measure.results import RunData
 from testbed.runner import run_schedule
+from testbed.scenario import Scenario, prepare
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
 CPU = 0

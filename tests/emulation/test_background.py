@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from controller.demand import load_demand
-from testbed.job import Scenario
+from testbed.scenario import Scenario
 from tests.emulation.conftest import OPEN_LOOP, assert_all_arrived, run_each, run_once, scenario_of, write_matrix
 
 MTU = 4096
@@ -77,7 +77,7 @@ def test_two_phases(tmp_path: Path) -> None:
     """Each has its own."""
     file = one_flow(tmp_path)
     from testbed.experiment import from_mapping
-    from testbed.job import prepare
+    from testbed.scenario import prepare
 
     demand = [
         {"file": str(file), "unit": "wire-bytes", "name": "a"},

@@ -16,9 +16,9 @@ from controller.errors import CannotRunError
 from testbed.experiment import from_mapping
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import bmv2_dilation
-from testbed.job import prepare
 from testbed.measure.results import RunData
 from testbed.runner import run_experiment
+from testbed.scenario import prepare
 from testbed.workload.zipf import zipf
 from tests.conftest import REPOSITORY
 from tests.emulation.conftest import OPEN_LOOP, assert_all_arrived, run_each, run_once, scenario_of, write_matrix

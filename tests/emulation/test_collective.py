@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from testbed.experiment import from_mapping
-from testbed.job import prepare
 from testbed.runner import WALL_FIGURES
+from testbed.scenario import prepare
 from tests.emulation.conftest import OPEN_LOOP, run_all, run_once, scenario_of, write_matrix
 
 MTU = 4096

@@ -10,7 +10,7 @@ import pytest
 
 from controller.errors import InputError
 from testbed.experiment import from_mapping
-from testbed.job import Scenario, prepare
+from testbed.scenario import Scenario, prepare
 from tests.emulation.conftest import assert_all_arrived, run_each, write_matrix
 
 MTU = 4096

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.job import Scenario
+from testbed.scenario import Scenario
 from testbed.workload.zipf import zipf
 from tests.emulation.conftest import assert_all_arrived, run_each, run_once, scenario_of, write_matrix
 

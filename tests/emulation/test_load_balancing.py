@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.job import Scenario
 from testbed.measure.results import RunData
+from testbed.scenario import Scenario
 from tests.emulation.conftest import assert_all_arrived, run_each, scenario_of, write_matrix
 
 MTU = 4096

@@ -15,8 +15,9 @@ import pytest
 
 from controller.schedule import make_plan
 from testbed.engine import BACKGROUND_PSN
-from testbed.job import ENTROPY, MARKS, PATHS, Scenario, flow_table, seed_word, start_offsets
+from testbed.job import ENTROPY, MARKS, PATHS, flow_table, seed_word, start_offsets
 from testbed.measure.results import RunData
+from testbed.scenario import Scenario
 from tests import oracle, oracle_nets
 from tests.emulation.conftest import OPEN_LOOP, run_once, scenario_of, write_matrix
 

@@ -13,9 +13,9 @@ import pytest
 
 from testbed.engine import BACKGROUND_PSN
 from testbed.experiment import from_mapping
-from testbed.job import Scenario, prepare
 from testbed.measure.results import RunData
 from testbed.runner import WALL_FIGURES
+from testbed.scenario import Scenario, prepare
 from tests.emulation.conftest import assert_all_arrived, run_each, write_matrix
 
 BOOTS, PHASES = 67, 3

@@ -14,7 +14,7 @@ import pytest
 
 from controller.errors import CannotRunError
 from testbed.experiment import read_toml
-from testbed.job import prepare
+from testbed.scenario import prepare
 from tests.conftest import REPOSITORY
 from tests.emulation.conftest import run_each, run_once, scenario_of, write_matrix
 

@@ -15,8 +15,8 @@ from testbed.experiment import from_mapping
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import bmv2_dilation, queue_rates, rounding
 from testbed.fabric.bmv2.thrift import QueueControl
-from testbed.job import prepare
 from testbed.report.agreement import agreement, agreement_table, as_rows
+from testbed.scenario import prepare
 from testbed.topology import leaf_spine, wire
 
 MTU = 4096

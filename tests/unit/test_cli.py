@@ -20,9 +20,9 @@ from controller.cli.main import ENTRY_POINTS, main
 from controller.demand import load_demand
 from controller.schedule import rate
 from testbed.cli import execute
-from testbed.job import Scenario
 from testbed.report import plots
 from testbed.runner import Progress, nothing_to_send
+from testbed.scenario import Scenario
 from testbed.workload.zipf import zipf
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -15,11 +15,12 @@ import pytest
 from controller.errors import InputError
 from testbed.experiment import from_mapping
 from testbed.fabric.tables import OnePort, fabric_tables, mix32
-from testbed.job import Scenario, prepare, prepare_job
+from testbed.job import prepare_job
 from testbed.measure.results import empty_figures
 from testbed.parameters import derive
 from testbed.port_load import even_shares
 from testbed.report.table import comparison
+from testbed.scenario import Scenario, prepare
 from testbed.topology import Wiring, fat_tree, leaf_spine, smallest_fat_tree, wire
 from tests.emulation.conftest import write_matrix
 

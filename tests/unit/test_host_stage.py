@@ -23,8 +23,8 @@ from controller.errors import CannotRunError
 from controller.nic.rtnetlink import NetlinkError
 from testbed import runner
 from testbed.experiment import from_mapping
-from testbed.job import Scenario, choose_dilation, prepare
 from testbed.measure.results import RunData
+from testbed.scenario import Scenario, choose_dilation, prepare
 from testbed.stage.host import carriers, checks, machine
 from testbed.stage.host.budget import (
     HOPS_PER_S,
@@ -120,13 +120,17 @@ def test_the_busiest_phase_counts(tmp_path: Path, matrix: Path) -> None:
     assert hops_per_s(both) == pytest.approx(hops_per_s(scenario(matrix)))
 
 
+def within_budget(prepared: Scenario) -> None:
+    check_budget(prepared.experiment, prepared.wiring, prepared.demands, prepared.speeds_bps, prepared.dilation)
+
+
 def test_chosen_dilation_uses_half_the_budget(matrix: Path) -> None:
     prepared = scenario(matrix)
     chosen = dilation(prepared)
     assert chosen % 100 == 0
     used = hops_per_s(prepared) / float(chosen) / HOPS_PER_S["kernel"]
     assert 0.45 < used <= 0.5
-    check_budget(scenario(matrix, dilation=float(chosen)))
+    within_budget(scenario(matrix, dilation=float(chosen)))
 
 
 def test_chosen_dilation_keeps_times_whole(matrix: Path) -> None:
@@ -150,21 +154,21 @@ def test_nothing_to_send_needs_no_budget(tmp_path: Path) -> None:
     file.write_text("0,0\n0,0\n")
     prepared = scenario(file)
     assert hops_per_s(prepared) == 0
-    check_budget(prepared)
+    within_budget(prepared)
 
 
 def test_budget_exceeded_names_a_dilation_that_will_do(matrix: Path) -> None:
     with pytest.raises(CannotRunError, match="packet-hops a second") as error:
-        check_budget(scenario(matrix, dilation=100))
+        within_budget(scenario(matrix, dilation=100))
     enough = int(str(error.value).partition("give a dilation of ")[2].split()[0])
-    check_budget(scenario(matrix, dilation=enough))
+    within_budget(scenario(matrix, dilation=enough))
     with pytest.raises(CannotRunError):
-        check_budget(scenario(matrix, dilation=int(enough * 0.9)))
+        within_budget(scenario(matrix, dilation=int(enough * 0.9)))
 
 
 def test_longer_than_the_limit(matrix: Path) -> None:
     with pytest.raises(CannotRunError, match="limit_s"):
-        check_budget(scenario(matrix, dilation=1_000_000, limit_s=1))
+        within_budget(scenario(matrix, dilation=1_000_000, limit_s=1))
 
 
 # ---- whether it kept up ----

@@ -17,7 +17,8 @@ from controller.schedule import make_plan
 from controller.schedule.plan import Discipline
 from testbed.engine import RECEIVED_WORDS, Balancing, LossRecovery
 from testbed.experiment import from_mapping
-from testbed.job import Scenario, background_table, flow_table, prepare, prepare_job
+from testbed.job import background_table, flow_table, prepare_job
+from testbed.scenario import Scenario, prepare
 
 MTU = 4096
 pytestmark = pytest.mark.filterwarnings("error")

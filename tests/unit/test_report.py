@@ -14,13 +14,13 @@ import pytest
 
 from controller.cli.main import main
 from testbed.experiment import KEYS, from_mapping
-from testbed.job import prepare
 from testbed.measure.results import empty_figures
 from testbed.measure.store import write_table
 from testbed.report.figures import Plot, draw_plots
 from testbed.report.saved import read_saved
 from testbed.report.table import ROWS
 from testbed.runner import prepare_folder
+from testbed.scenario import prepare
 from tests.conftest import REPOSITORY
 from tests.unit.chromium import Chromium, Tab, find_chromium
 

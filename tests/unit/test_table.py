@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from testbed.experiment import from_mapping
-from testbed.job import prepare
 from testbed.measure.results import empty_figures
 from testbed.report.table import break_even, comparison
+from testbed.scenario import prepare
 
 
 def test_units_and_what_is_missing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mininet.topo import Topo
 
 from controller.errors import InputError
-from testbed.job import choose_dilation
+from testbed.scenario import choose_dilation
 from testbed.topology import Wiring, leaf_spine, wire
 
 GBPS = Fraction(800)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,6 @@ from controller.errors import CannotRunError
 from testbed.experiment import Experiment
 from testbed.fabric.bmv2.rates import bmv2_dilation
 from testbed.topology import Wiring
-
-if TYPE_CHECKING:
-    from testbed.job import Scenario  # which takes its dilation from here
 
 __all__ = ["HOPS_PER_S", "check_budget", "check_kept_up", "packet_hops_per_s", "real_time_dilation"]
 
@@ -98,7 +95,7 @@ def real_time_dilation(
 ) -> Fraction:
     """The smallest multiple of ``least`` at which half of the budget is used, and timers have time for each packet.
 
-    ``least``: a dilation at which times are whole (testbed.job.choose_dilation); so they are at its multiples. With BMv2 the
+    ``least``: a dilation at which times are whole (testbed.scenario.choose_dilation); so they are at its multiples. With BMv2 the
     fastest port passes whole packets a second instead.
     """
     budget = _SHARE_TO_USE * HOPS_PER_S[experiment.fabric]
@@ -113,22 +110,27 @@ def real_time_dilation(
     return least * max(1, math.ceil(max(by_hops, by_timers) / least))
 
 
-def check_budget(scenario: Scenario) -> None:
+def check_budget(
+    experiment: Experiment,
+    wiring: Wiring,
+    demands: Sequence[Demand],
+    speeds_bps: Sequence[Fraction],
+    dilation: Fraction,
+) -> None:
     """Before a run in real time. Raises CannotRunError, with what would do, if this machine cannot keep up with it."""
-    experiment = scenario.experiment
     budget = HOPS_PER_S[experiment.fabric]
-    hops_per_s = packet_hops_per_s(experiment, scenario.wiring, scenario.demands, scenario.speeds_bps)
-    asked = hops_per_s / float(scenario.dilation)
+    hops_per_s = packet_hops_per_s(experiment, wiring, demands, speeds_bps)
+    asked = hops_per_s / float(dilation)
     if asked > budget:
         raise CannotRunError(
-            f"at dilation {float(scenario.dilation):g} this takes {asked:,.0f} packet-hops a second, of which one processor "
+            f"at dilation {float(dilation):g} this takes {asked:,.0f} packet-hops a second, of which one processor "
             f"does some {budget:,} with fabric {experiment.fabric}: give a dilation of {_rounded_up(hops_per_s / budget)} or "
             "more, or leave it out"
         )
-    wall_s = float(scenario.lower_bound_s * scenario.dilation)
+    wall_s = float(sum(demand.bottleneck(speeds_bps).time_s for demand in demands) * dilation)
     if wall_s > experiment.limit_s:
         raise CannotRunError(
-            f"at dilation {float(scenario.dilation):g} a run takes {wall_s:,.0f} s in real time, more than limit_s, "
+            f"at dilation {float(dilation):g} a run takes {wall_s:,.0f} s in real time, more than limit_s, "
             f"{float(experiment.limit_s):g} s: give a larger one, less demand, or stage virtual"
         )
 
