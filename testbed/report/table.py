@@ -124,6 +124,11 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _megabytes(size_bytes: float) -> str:
+    megabytes = size_bytes / 1e6
+    return f"{megabytes:.3g} MB" if megabytes < 1000 else f"{megabytes:,.0f} MB"
+
+
 def break_even(scenario: Scenario, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """With a control delay: the message from which on a paced run that waits for its rates ends before each other one.
 
@@ -150,7 +155,7 @@ def break_even(scenario: Scenario, runs: Sequence[Mapping[str, Any]]) -> list[st
                 continue
             least_bytes = delay_ns / gain / bound_ns * load_bytes
             lines.append(
-                f"{paced['run']} breaks even with {other['run']} at M = {least_bytes / 1e6:.3g} MB (here {load_bytes / 1e6:.3g} MB), "
+                f"{paced['run']} breaks even with {other['run']} at M = {_megabytes(least_bytes)} (here {_megabytes(load_bytes)}), "
                 "if inflation is the same at that size"
             )
     return ["", *lines] if lines else []
