@@ -172,7 +172,9 @@ def _delay_rates(scenario: Scenario, plan: Plan, before: Plan | None, flows: NDA
     old = np.zeros(len(flows), dtype=np.int64)
     if scenario.experiment.meanwhile == "old" and before is not None:
         old[:] = before.steps[flows["source"], flows["destination"]]
-    flows["ready_ns"][old == 0] += rates_ns
+    # A sender that starts late starts when it would, or when its rates are there.
+    waiting = np.maximum(0, rates_ns - start_offsets(scenario).astype(np.int64))[flows["source"]]
+    flows["ready_ns"] += np.where(old == 0, waiting, 0).astype(np.uint64)
     if not old.any():
         return 0
     flows["before_steps"] = np.where(old, old, flows["steps"])
@@ -300,7 +302,7 @@ def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: i
     )
     switches_mib = _BMV2_MIB * len(scenario.wiring.switches) if scenario.bmv2 else 0
     if scenario.links == "veth":
-        used_bytes += packets * _MOST_HOPS * _RECORD_BYTES
+        used_bytes += (packets + background_packets) * _MOST_HOPS * _RECORD_BYTES
     return _BASE_MIB + switches_mib + (used_bytes + transport_bytes + control_bytes) // 2**20
 
 

@@ -95,7 +95,7 @@ def run_schedule(
         finally:
             if logs:
                 _keep_logs(work / LOGS, logs)
-        data = collect(scenario, run.cc, work)
+        data = collect(scenario, run, work)
     figures = {
         **identity(scenario, run),
         "cc_sha256": cc_sha256,

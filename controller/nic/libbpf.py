@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 from enum import IntEnum
@@ -189,6 +190,8 @@ class BpfObject:
         self._path = path
         self._handle = library.bpf_object__open_file(os.fsencode(path), None)
         if not self._handle:
+            if ctypes.get_errno() == errno.ENOMEM:
+                raise CannotRunError(f"no memory for {path.name}: give it more (a virtual machine by --memory-mib)")
             raise CannotRunError(f"{path} is not a BPF object that libbpf can open: run make clean and make setup")
         _set_types(self._handle)
 

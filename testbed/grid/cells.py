@@ -32,6 +32,9 @@ _ENDLESS: Final = "many times the lower bound"
 _NO_PART_OF_A_RUN: Final = ("cli", "report", "figures", "grid", "workload")
 """Folders of controller and testbed whose code changes no result; demands count by their content."""
 
+_OF_PLACES: Final = ("demand", "notes")
+"""What a result says of where its files lie, which is not the same everywhere."""
+
 Files = dict[str, bytes]
 """What is kept of a cell: result.json, and NAME.parquet for each of its tables."""
 
@@ -155,7 +158,8 @@ def cells_of(
                 "link_failure": [
                     {"link": each.link, "down_ns": each.down_ns, "up_ns": each.up_ns}
                     for each in experiment.link_failure
-                ]
+                ],
+                "background": [dict(vars(each)) for each in experiment.background],
             },
             run=f"{run.schedule}+{Path(run.cc).name if own else run.cc}",
             matrices=matrices,
@@ -188,7 +192,8 @@ def _network(scenario: Scenario) -> Network:
 def canonical(scenario: Scenario, run: Run) -> dict[str, Any]:
     """All that decides a result: the keys as run, contents by their hashes instead of paths, and what runs them."""
     document = identity(scenario, run)
-    del document["demand"]
+    for name in _OF_PLACES:
+        del document[name]
     if run.cc.endswith(".py"):
         document["cc"] = Path(run.cc).name
     cc_sha256 = _sha256(Path(run.cc).read_bytes()) if run.cc.endswith(".py") else None
@@ -280,7 +285,7 @@ def run_cell(cell: Cell, halt: Halt, progress: Callable[[int, int], None], at_on
 
 
 def _files(cell: Cell, document: dict[str, Any], data: RunData) -> Files:
-    measured = {name: value for name, value in data.figures.items() if name not in (*WALL_FIGURES, "demand")}
+    measured = {name: value for name, value in data.figures.items() if name not in (*WALL_FIGURES, *_OF_PLACES)}
     files = {RESULT: _json({**measured, **document})}
     for name in cell.tables:
         files[f"{name}.parquet"] = table_bytes(getattr(data, name))

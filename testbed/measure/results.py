@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from controller.errors import CannotRunError
 from testbed.engine import FLOW_FIELDS, FLOW_RESULT_FIELDS, RECORD_FIELDS
+from testbed.experiment import Run
 from testbed.scenario import Scenario
 from testbed.stage.host.budget import check_kept_up
 
@@ -95,10 +96,10 @@ def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
     )
 
 
-def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
+def collect(scenario: Scenario, run: Run, work: Path) -> RunData:
     """Reads the files of all phases. Phases follow each other: each starts when the one before it ended."""
     phases = [_read_phase(work, number, scenario) for number in range(len(scenario.demands))]
-    _check_sound(scenario, phases, cc)
+    _check_sound(scenario, phases, run.cc)
     hosts, wiring = len(scenario.wiring.hosts), scenario.wiring
     bounds_ns = [float(bottleneck.time_s * 10**9) for bottleneck in scenario.bottlenecks]
     cct_ns = sum(phase.duration_ns for phase in phases)
@@ -128,7 +129,7 @@ def collect(scenario: Scenario, cc: str, work: Path) -> RunData:
         "cct_last_ack_ns": round(last_ack_ns, _DIGITS) if last_ack_ns is not None else None,
         "inflation_last_ack": last_ack_ns / lower_bound_ns - 1 if last_ack_ns is not None else None,
         "bottleneck": ", ".join(scenario.bottleneck_names),
-        "bottleneck_busy": _busy(scenario, phases, bounds_ns),
+        "bottleneck_busy": _busy(scenario, run, phases, bounds_ns),
         "lateness_max_ns": round(_lateness_max_ns(phases) / float(scenario.dilation), _DIGITS),
         "hot_queue_max_bytes": int(deepest[facing].max()),
         "hot_host": wiring.hosts[hot] if deepest[facing[hot]] else None,
@@ -244,14 +245,21 @@ def empty_figures(hosts: int) -> dict[str, Any]:
     }
 
 
-def _busy(scenario: Scenario, phases: list[_Phase], bounds_ns: list[float]) -> float | None:
-    """How much of the bottleneck port's capacity was used, in the middle of the lower bound of each phase; None where that is too short."""
+def _busy(scenario: Scenario, run: Run, phases: list[_Phase], bounds_ns: list[float]) -> float | None:
+    """How much of the bottleneck port's capacity was used, in the middle of the lower bound of each phase, counted from when its
+    rates are in force; None where that is too short, and where a phase begins with old rates.
+    """
+    experiment = scenario.experiment
+    waited_ns = float(experiment.control_delay_ns) if run.schedule == "rate" else 0.0
+    if waited_ns and experiment.meanwhile == "old" and len(phases) > 1:
+        return None
     used = capacity = 0.0
     for phase, bottleneck, bound_ns in zip(phases, scenario.bottlenecks, bounds_ns, strict=True):
         receiver = bottleneck.side == "receiver"
         port = scenario.wiring.host_port(bottleneck.host) if receiver else bottleneck.host
         bucket_ns = float(phase.output["bucket_ns"] / scenario.dilation)
-        first, last = int(BUSY_FROM * bound_ns / bucket_ns) + 1, int(BUSY_TO * bound_ns / bucket_ns)
+        first = int((waited_ns + BUSY_FROM * bound_ns) / bucket_ns) + 1
+        last = int((waited_ns + BUSY_TO * bound_ns) / bucket_ns)
         packet_ns = scenario.experiment.mtu_bytes * 8 / float(scenario.wiring.ports[port].gbps)
         if last <= first or bound_ns < _ENOUGH_PACKETS * packet_ns:
             continue  # a packet more or less would decide

@@ -288,8 +288,15 @@ def _key_table(rows: Sequence[str], caption: str) -> str:
 def _experiment(saved: Saved) -> str:
     rows = [_key_row(key.name, _value(saved, key.name), key.unit, key.help) for key in KEYS]
     failures = "; ".join(_shown(failure) for failure in saved.runs[0].get("link_failure", ()))
+    background = "; ".join(_shown(flow) for flow in saved.runs[0].get("background", ()))
     rows += [
         _key_row("link_failure", failures or "none", "", "links that lose what is on them for a while"),
+        _key_row(
+            "background",
+            background or "none",
+            "",
+            "constant flows beside the demand; in marks, trims and queues as well",
+        ),
         _key_row("rtt_ns", _value(saved, "rtt_ns"), "ns", "round trip without queues, which follows from the network"),
         _key_row("rto_ns", _value(saved, "rto_ns"), "ns", "timeout, which follows from it and the queues"),
         _key_row("cc_sha256", _value(saved, "cc_sha256"), "", "of the Python file of a control of one's own"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from testbed.experiment import Experiment
 from testbed.scenario import Scenario
 
 __all__ = ["ROWS", "Row", "break_even", "comparison"]
@@ -77,7 +78,7 @@ ROWS: Final = (
         100,
         "{:.2f}",
         "how much of its capacity the port that sets the lower bound sent as data, between 5 and 95 % of the lower bound "
-        '(not of the run); retransmissions count; "-" where that is less than 2,000 packets',
+        '(not of the run); retransmissions count, and the background; "-" where that is less than 2,000 packets',
     ),
     Row("marked packets", "marks", 1, "{}", _SWITCHES),
     Row("trimmed packets", "trims", 1, "{}", _SWITCHES),
@@ -102,6 +103,19 @@ def _shape(scenario: Scenario) -> str:
     return f"fat tree of k = {size}" if scenario.experiment.topology == "fat-tree" else f"{size} a leaf"
 
 
+def _besides(experiment: Experiment) -> str:
+    """What else is on the network, and what the senders wait for."""
+    text = ""
+    if experiment.background:
+        gbps = float(sum(flow.rate_gbps for flow in experiment.background))
+        text += (
+            f", background of {gbps:g} Gb/s in {len(experiment.background)} flow(s), in marks, trims and queues as well"
+        )
+    if experiment.control_delay_ns:
+        text += f", control delay {float(experiment.control_delay_ns) / 1000:g} us"
+    return text
+
+
 def _in_real_time(scenario: Scenario) -> str:
     return f", in real time, {float(scenario.dilation):g} times slower" if scenario.experiment.stage == "host" else ""
 
@@ -113,7 +127,7 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
     lines = [
         f"{len(scenario.wiring.hosts)} hosts, {_shape(scenario)}, {float(experiment.link_gbps):g} Gb/s, "
         f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
-        f"queues {_queues(scenario)}, seed {experiment.seed}{_in_real_time(scenario)}",
+        f"queues {_queues(scenario)}, seed {experiment.seed}{_besides(experiment)}{_in_real_time(scenario)}",
         f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {', '.join(scenario.bottleneck_names)}",
         "",
         f"{'':26}" + "".join(f"{run['run']:>{width}}" for run in runs),
@@ -135,8 +149,10 @@ def break_even(scenario: Scenario, runs: Sequence[Mapping[str, Any]]) -> list[st
     A run takes (1 + inflation) T*, a paced one its delay more. Inflations are taken as they are here, whatever the size.
     """
     delay_ns = float(scenario.experiment.control_delay_ns) * len(scenario.demands)
-    if not delay_ns or scenario.experiment.meanwhile == "old":
+    if not delay_ns:
         return []
+    if scenario.experiment.meanwhile == "old" and len(scenario.demands) > 1:
+        return ["", "no break-even: phases that begin with old rates have no delay of their own"]
     bound_ns = float(scenario.lower_bound_s) * 1e9
     load_bytes = sum(demand.max_port_bytes for demand in scenario.demands)
     lines = []

@@ -22,6 +22,7 @@ from testbed.grid.cells import RESULT, Cell, Files, Halt, cells_of, run_cell
 from testbed.grid.processors import borrowed_processor
 from testbed.grid.run import run_grid
 from testbed.grid.store import Store
+from testbed.scenario import prepare
 from testbed.stage import tasks
 from testbed.stage.virtual import kernel
 
@@ -43,6 +44,23 @@ def cells_in(folder: Path, matrix: str = MATRIX, name: str = "demand.csv", **key
 
 def address(folder: Path, **keys: Any) -> str:
     return cells_in(folder, **keys)[0].address
+
+
+def test_a_cell_is_the_whole_experiment(tmp_path: Path) -> None:
+    """Its tables as well; and what is made of it has its address, wherever the files lie."""
+    own = {
+        "link_failure": [{"link": "h1", "down_ns": 1, "up_ns": 2}],
+        "background": [{"source": "h1", "destination": "h2", "bytes": 10_000, "rate_gbps": 12.5, "start_ns": 3}],
+    }
+    (tmp_path / "demand.csv").write_text(MATRIX.replace("0,5000", "9,5000"))  # a diagonal, which is noted
+    demand = [{"file": "demand.csv", "unit": "tokens", "token_bytes": 100}]
+    experiment = from_mapping({"demand": demand, "schedule": "rate", **own}, base=tmp_path)
+    (cell,) = cells_of(experiment, tables=(), label="a cell")
+    (tmp_path / "elsewhere").mkdir()
+    again = cells._experiment(cell, tmp_path / "elsewhere")
+    assert (again.link_failure, again.background) == (experiment.link_failure, experiment.background)
+    assert prepare(again).notes != prepare(experiment).notes  # they name the files
+    assert cells._address(cells.canonical(prepare(again), again.runs[0])) == cell.address
 
 
 def test_an_address_hangs_on_all_that_decides_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from controller.errors import InputError
 from controller.schedule import make_plan
 from controller.schedule.plan import Discipline
-from testbed.engine import RECEIVED_WORDS, Balancing, LossRecovery
+from testbed.engine import FLOW_FIELDS, RECEIVED_WORDS, Balancing, LossRecovery
 from testbed.experiment import from_mapping
-from testbed.job import background_table, flow_table, prepare_job
+from testbed.job import background_table, flow_table, prepare_job, start_offsets
 from testbed.scenario import Scenario, prepare
 
 MTU = 4096
@@ -458,3 +458,15 @@ def test_a_link_between_switches_does_not_shorten_the_period(tmp_path: Path) -> 
     # Nor does a host's that is very short: ACKs then take effect up to a period late.
     assert period(link_ns_of={"h1": 199}) >= 0.99 * 100_000
     assert period(link_ns_of={"h1": 0}) >= 0.99 * 100_000
+
+
+def test_a_sender_that_starts_late_waits_only_for_what_is_left_of_the_control_delay(tmp_path: Path) -> None:
+    """With 2 us of delay and up to 4 us of jitter, in kernel time at dilation 100: each starts at the later of both."""
+    keys = {"start_jitter_ns": 4000, "phase": "zero", "seed": 3}
+    delayed = scenario(tmp_path, *uniform(8), control_delay_ns=2000, **keys)
+    given_to_the_guest(tmp_path, delayed, "rate")
+    flows_given = np.frombuffer((tmp_path / "flows-0.bin").read_bytes(), dtype=FLOW_FIELDS)
+    late = start_offsets(delayed).astype(int)
+    assert late.min() < 200_000 < late.max()
+    starts = late[flows_given["source"]] + flows_given["ready_ns"].astype(int)
+    assert starts.tolist() == np.maximum(late, 200_000)[flows_given["source"]].tolist()

@@ -127,7 +127,11 @@ def check_budget(
             f"does some {budget:,} with fabric {experiment.fabric}: give a dilation of {_rounded_up(hops_per_s / budget)} or "
             "more, or leave it out"
         )
-    wall_s = float(sum(demand.bottleneck(speeds_bps).time_s for demand in demands) * dilation)
+    bound_s = sum((demand.bottleneck(speeds_bps).time_s for demand in demands), Fraction(0))
+    delay_ns = experiment.start_jitter_ns
+    if any(run.schedule == "rate" for run in experiment.runs):
+        delay_ns += len(demands) * experiment.control_delay_ns
+    wall_s = float((bound_s + delay_ns / 10**9) * dilation)
     if wall_s > experiment.limit_s:
         raise CannotRunError(
             f"at dilation {float(dilation):g} a run takes {wall_s:,.0f} s in real time, more than limit_s, "
