@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from controller.demand import HEADER_BYTES, MAX_HOSTS, MTU_BYTES, UNITS
 from controller.errors import InputError
-from controller.schedule import SCHEDULES
+from controller.schedule import MODES, SCHEDULES, check_schedule, parse_schedule
 from testbed.engine import cca
 from testbed.topology import TOPOLOGIES
 
@@ -177,10 +177,28 @@ KEYS: Final = (
         "schedule",
         "runs",
         ("rr+nscc", "rate"),
-        "runs, side by side, one a processor: SCHEDULE or SCHEDULE+CC, such as rr+nscc; in an open loop rr,rate",
+        "runs, side by side, one a processor: SCHEDULE or SCHEDULE+CC, such as rr+nscc; in an open loop rr,rate. A schedule may "
+        "have options, such as rate:0.98 or bvn:any:clock, or be a Python file (docs/schedules.md)",
         choices=tuple(SCHEDULES),
     ),
     _CC,
+    Key(
+        "stages",
+        "text",
+        "barrier",
+        "when senders go on to the next stage of runs that do not say it themselves (bvn:clock): when all of the one before it "
+        "has come everywhere, at its planned time, or when they are through",
+        choices=MODES,
+    ),
+    Key(
+        "barrier_ns",
+        "number",
+        AUTO,
+        "from when all of a stage has come until all senders know; auto: half of the base round-trip time",
+        "ns",
+        maximum=1e9,
+        automatic=True,
+    ),
     Key(
         "lb",
         "text",
@@ -215,7 +233,7 @@ KEYS: Final = (
         "control_delay_ns",
         "number",
         0,
-        "between the demand known and its rates in force, of runs of schedule rate; one mailbox send of a DPU is 13.2e6",
+        "between the demand known and its plan in force, of runs of schedule rate or of stages; one mailbox send of a DPU is 13.2e6",
         "ns",
         maximum=1e9,
     ),
@@ -273,8 +291,16 @@ class Run:
     name: str
     """As results call it: rr, rr+nscc."""
     schedule: str
+    """Name of a built-in schedule, or path of a Python file."""
     cc: str
     """Name of a built-in control, or path of a Python file."""
+    options: tuple[str, ...] = ()
+    """Of the schedule."""
+
+    @property
+    def plan(self) -> str:
+        """What controller.schedule.make_plan takes."""
+        return ":".join((self.schedule, *self.options))
 
 
 @dataclass(frozen=True)
@@ -303,6 +329,8 @@ class Experiment:
     schedule: tuple[str, ...] = ("rr+nscc", "rate")
     """SCHEDULE or SCHEDULE+CC."""
     cc: str = "none"
+    stages: str = "barrier"
+    barrier_ns: Fraction | str = AUTO
     lb: str = "ops"
     phase: str = "random"
     stage: str = "virtual"
@@ -325,14 +353,20 @@ class Experiment:
 
     def run_of(self, text: str) -> Run:
         """The run that SCHEDULE or SCHEDULE+CC names."""
-        schedule, plus, named = text.partition("+")
+        planned, plus, named = text.partition("+")
         cc = named if plus else self.cc
-        shown = Path(cc).stem if cc.endswith(".py") else cc
-        return Run(schedule if cc == "none" else f"{schedule}+{shown}", schedule, cc)
+        schedule, options = parse_schedule(planned)
+        shown = ":".join((_shown(schedule), *options))
+        return Run(shown if cc == "none" else f"{shown}+{_shown(cc)}", schedule, cc, options)
 
     def keys(self) -> dict[str, Value]:
         """All keys but the tables (demand, link_failure, background) as plain JSON values."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in _TABLES}
+
+
+def _shown(name: str) -> str:
+    """A file by its stem, as runs are called."""
+    return Path(name).stem if name.endswith(".py") else name
 
 
 _TABLES: Final = ("demand", "link_failure", "background")
@@ -411,6 +445,13 @@ def _check_together(experiment: Experiment, where: str) -> None:
             raise InputError(
                 f"{where}lb reps: loss_recovery is none, and without ACKs it hears of no path; give sack or timeout, or lb ops"
             )
+    for run in experiment.runs:
+        if run.schedule in SCHEDULES and SCHEDULES[run.schedule].staged and run.cc in cca.BUILT_IN:
+            control = cca.load(run.cc)
+            if control and control.kind == "rate":
+                raise InputError(
+                    f"{where}{run.name}: {run.cc} sets rates, which stages have none of; give one of windows"
+                )
     if experiment.control_delay_ns and experiment.meanwhile == "old":
         for run in experiment.runs:
             if run.schedule == "rate" and run.cc != "none":
@@ -476,7 +517,10 @@ def _list(key: Key, value: Value, where: str, base: Path) -> tuple[str, ...]:
 
 def _run(key: Key, value: str, where: str, base: Path) -> str:
     schedule, plus, cc = (part.strip() for part in value.partition("+"))
-    _text(key, schedule, where, base)
+    try:
+        schedule = _writable(check_schedule(schedule, str(base)), where, key.name)
+    except InputError as error:
+        raise InputError(f"{where}{error}") from None
     return f"{schedule}+{_control(_CC, cc, where, base)}" if plus else schedule
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,12 +14,13 @@ from numpy.typing import NDArray
 
 from controller.demand import HEADER_BYTES, Demand
 from controller.schedule import Plan, make_plan
-from controller.schedule.plan import Discipline
+from controller.schedule.plan import Discipline, Stages, durations_s
 from testbed.engine import (
     BACKGROUND_FIELDS,
     FLOW_FIELDS,
     MAX_SOCKETS,
     RECORD_CAPACITY,
+    STAGE_FIELDS,
     Balancing,
     LossRecovery,
 )
@@ -40,6 +42,7 @@ __all__ = [
     "flow_table",
     "prepare_job",
     "seed_word",
+    "stage_table",
     "start_offsets",
 ]
 
@@ -127,6 +130,8 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
     flows["packets"] = packets
     flows["last_bytes"] = size - (packets - 1) * mtu
     flows["steps"] = steps
+    if plan.quanta_bytes is not None:
+        flows["quantum_bytes"] = plan.quanta_bytes[source, destination]
     words = -(-packets // PACKETS_A_WORD)
     flows["word"] = np.cumsum(words) - words
     if plan.discipline is Discipline.PACED:
@@ -140,6 +145,35 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
             waiting = np.zeros(len(source))
         flows["ready_ns"] = np.floor(waiting * first_gap_ns)
     return flows
+
+
+def stage_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.void]:
+    """The stages of each sender, sorted by source, as far as ``demand`` has packets for them.
+
+    A packet belongs to the stage in which its first byte is planned. What no stage names goes after all of them.
+    """
+    mtu = scenario.experiment.mtu_bytes
+    given = np.sort(plan.stages, order=("source", "destination", "stage"))
+    flow = given["source"] * demand.hosts + given["destination"]
+    total = np.cumsum(given["bytes"])
+    first = np.searchsorted(flow, flow)
+    planned = total - total[first] + given["bytes"][first]
+    size = demand.wire_bytes.reshape(-1)[flow]
+    packets = -(-np.minimum(planned, size) // mtu)
+    before = np.where(np.arange(len(given)) == first, 0, np.concatenate([[0], packets])[:-1])
+    kept = packets > before
+    stages = np.zeros(int(kept.sum()), dtype=STAGE_FIELDS)
+    stages["source"], stages["destination"] = given["source"][kept], given["destination"][kept]
+    stages["packets"], stages["number"] = packets[kept], given["stage"][kept]
+    if plan.mode is Stages.CLOCK:
+        ends_s = accumulate(durations_s(plan, scenario.speeds_bps), initial=Fraction(0))
+        starts_ns = np.array([delay_ns(end_s * _NS, scenario.dilation) for end_s in ends_s], dtype=np.uint64)
+        waited_ns = delay_ns(scenario.experiment.control_delay_ns, scenario.dilation)
+        stages["start_ns"] = starts_ns[stages["number"]] + np.uint64(waited_ns)
+    stages = np.sort(stages, order=("source", "number"))
+    # Numbers without gaps: a stage of which the demand has nothing would never be over.
+    stages["number"] = np.unique(stages["number"], return_inverse=True)[1]
+    return stages
 
 
 def background_table(scenario: Scenario) -> NDArray[np.void]:
@@ -166,11 +200,13 @@ def _delay_rates(scenario: Scenario, plan: Plan, before: Plan | None, flows: NDA
 
     Returns when the rates come into force, in kernel ns after the common start; 0 where all who have none wait.
     """
-    if plan.discipline is not Discipline.PACED or not scenario.experiment.control_delay_ns:
+    planned = plan.discipline in (Discipline.PACED, Discipline.STAGED)
+    if not planned or not scenario.experiment.control_delay_ns:
         return 0
     rates_ns = delay_ns(scenario.experiment.control_delay_ns, scenario.dilation)
     old = np.zeros(len(flows), dtype=np.int64)
-    if scenario.experiment.meanwhile == "old" and before is not None:
+    paced = plan.discipline is Discipline.PACED and before is not None and before.discipline is Discipline.PACED
+    if scenario.experiment.meanwhile == "old" and paced and before is not None:
         old[:] = before.steps[flows["source"], flows["destination"]]
     # A sender that starts late starts when it would, or when its rates are there.
     waiting = np.maximum(0, rates_ns - start_offsets(scenario).astype(np.int64))[flows["source"]]
@@ -201,9 +237,18 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     discipline = Discipline.ROUND_ROBIN
     before: Plan | None = None
     for number, demand in enumerate(scenario.demands):
-        plan = make_plan(run.schedule, demand, scenario.speeds_bps)
+        plan = make_plan(
+            run.plan,
+            demand,
+            scenario.speeds_bps,
+            mtu_bytes=experiment.mtu_bytes,
+            gpus_per_server=experiment.gpus_per_server,
+            stages=experiment.stages,
+        )
+        carried = plan.carries or demand
         discipline = plan.discipline
-        flows = flow_table(scenario, demand, plan)
+        flows = flow_table(scenario, carried, plan)
+        (work / f"stages-{number}.bin").write_bytes(stage_table(scenario, carried, plan).tobytes())
         rates_ns = _delay_rates(scenario, plan, before, flows)
         before = plan
         (work / f"flows-{number}.bin").write_bytes(flows.tobytes())
@@ -217,8 +262,12 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
             {
                 "period_ns": period_ns,
                 "lead_ns": period_ns // _LEAD + _LEAD_ODD_NS,
-                "limit_ns": MOST_BOUNDS * bound_ns + _allowance_ns(scenario),
+                "limit_ns": MOST_BOUNDS * bound_ns + _allowance_ns(scenario) + _stages_ns(scenario, plan),
                 "rates_ns": rates_ns,
+                "discipline": int(discipline),
+                "barrier": plan.discipline is Discipline.STAGED and plan.mode is Stages.BARRIER,
+                "stages": plan.stage_count,
+                "stages_bytes": plan.length_bytes,
                 "bucket_ns": max(1, -(-bound_ns // 500)),
             }
         )
@@ -260,7 +309,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         "dilation": str(scenario.dilation),
         "path_salt": seed_word(experiment.seed, PATHS),
         "entropy_seed": seed_word(experiment.seed, ENTROPY),
-        "discipline": int(discipline),
+        "barrier_ns": delay_ns(parameters.barrier_ns, scenario.dilation),
         "balancing": int(Balancing[experiment.lb.upper()]),
         "sockets": min(MAX_SOCKETS, 1 + (packets + background_packets) * _SKB_BYTES // _SOCKET_BYTES),
         "slot_ns": max(1, int(experiment.mtu_bytes * fastest_byte_ns)),
@@ -289,7 +338,7 @@ def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: i
         in_flight = sum(
             1 + int((queue_bytes + port.ns * port.gbps / 8) / scenario.experiment.mtu_bytes) for port in ports
         )
-    elif discipline is Discipline.ROUND_ROBIN or background_packets:  # R leaves no room for a background
+    elif discipline is not Discipline.PACED or background_packets:  # R leaves no room for a background
         in_flight = packets + background_packets
     else:
         in_flight = hosts * 4096
@@ -361,6 +410,16 @@ def _allowance_ns(scenario: Scenario) -> int:
         + background_ns
     )
     return int(waiting_ns * scenario.dilation)
+
+
+def _stages_ns(scenario: Scenario, plan: Plan) -> int:
+    """What stages may take beyond a multiple of the bound: their own length, and the way and the barrier of each."""
+    if plan.discipline is not Discipline.STAGED:
+        return 0
+    parameters = scenario.parameters
+    length_ns = sum(durations_s(plan, scenario.speeds_bps), Fraction(0)) * _NS
+    pause_ns = parameters.rtt_ns + parameters.barrier_ns + scenario.experiment.start_jitter_ns
+    return int((MOST_BOUNDS * length_ns + MOST_BOUNDS * plan.stage_count * pause_ns) * scenario.dilation)
 
 
 def _period_ns(scenario: Scenario, bound_ns: int, packets: int) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from controller.demand import Bottleneck, Demand, load_demand
 from controller.errors import CannotRunError, InputError
+from controller.schedule import has_barrier
 from testbed.engine import (
     RECEIVED_WORDS,
 )
@@ -37,6 +38,8 @@ __all__ = [
 _NS: Final = 10**9
 PERIOD_FABRIC_NS: Final = 1000
 SHORTEST_LINK: Final = 5
+SHORTEST_BARRIER_NS: Final = 1200
+"""A period of the engine and its lead, rounded up: a shorter barrier is over before the engine knows of it."""
 _LARGEST_CHOSEN_DILATION: Final = 2000
 _FALLBACK_BYTE_NS: Final = 4
 _NOTED_ROUNDING: Final = 1e-3
@@ -101,6 +104,12 @@ class Scenario:
             notes.append(
                 f"a host's link of {float(shortest_ns):g} ns is too short for the engine to know of ACKs in time: they take "
                 f"effect up to {PERIOD_FABRIC_NS / 1000:g} us late"
+            )
+        waits = any(has_barrier(run.plan, self.experiment.stages) for run in self.experiment.runs)
+        if waits and self.parameters.barrier_ns < SHORTEST_BARRIER_NS:
+            notes.append(
+                f"a barrier of {float(self.parameters.barrier_ns):g} ns is shorter than the engine needs to learn that a stage is "
+                f"over: stages begin up to {PERIOD_FABRIC_NS / 1000:g} us late"
             )
         notes += self._bmv2_notes() if self.bmv2 else []
         for demand in self.demands:

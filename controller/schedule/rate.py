@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from controller.demand import Demand
 from controller.errors import InputError
 from controller.nic.rate_table import RATE_ONE
-from controller.schedule.plan import Discipline, Plan
+from controller.schedule.plan import Discipline, Plan, Schedule, Setting
 
-__all__ = ["plan", "rate_steps", "slack", "step_share"]
+__all__ = ["SCHEDULE", "plan", "rate_steps", "slack", "step_share"]
 
 
 def slack(hosts: int, speeds_bps: Sequence[Fraction], one: int = RATE_ONE) -> Fraction:
@@ -49,15 +49,41 @@ def rate_steps(
     return steps
 
 
-def plan(demand: Demand, speeds_bps: Sequence[Fraction]) -> Plan:
-    """The rates of all senders: the slowest flow ends within T* / lambda, and no port exceeds its speed."""
+def plan(demand: Demand, speeds_bps: Sequence[Fraction], margin: Fraction = Fraction(1)) -> Plan:
+    """The rates of all senders: the slowest flow ends within T* / lambda, and no port exceeds its speed.
+
+    ``margin``: the share of that which is used, above 0 and at most 1; the rest is left for ACKs and what else comes.
+    """
     time_s = demand.bottleneck(speeds_bps).time_s
     if not time_s:
         return Plan(Discipline.PACED, np.zeros(demand.wire_bytes.shape, dtype=np.uint32))
-    stretched_s = time_s / slack(demand.hosts, speeds_bps)
+    stretched_s = time_s / slack(demand.hosts, speeds_bps) / margin
     return Plan(Discipline.PACED, rate_steps(demand.wire_bytes, stretched_s, speeds_bps))
 
 
 def step_share(steps: NDArray[np.uint32], one: int = RATE_ONE) -> NDArray[np.float64]:
     """Rates as fractions of the line rate, for people to read."""
     return steps / np.float64(one)
+
+
+def _plan(demand: Demand, setting: Setting) -> Plan:
+    given = setting.options[0]
+    try:
+        margin = Fraction(given)
+    except (ValueError, ZeroDivisionError):
+        margin = Fraction(0)
+    if not Fraction(1, 100) <= margin <= 1:
+        raise InputError(f"rate:{given}: give the share of R that is used, 0.01 to 1, such as 0.98")
+    return plan(demand, setting.speeds_bps, margin)
+
+
+SCHEDULE = Schedule(
+    name="rate",
+    source="the paper, equation 4",
+    complexity="O(N^2)",
+    length="1 x the flat bound over the margin",
+    plan=_plan,
+    options=("1", "0.98"),
+    numeric="share of R that is used",
+    staged=False,
+)

@@ -43,4 +43,7 @@ def run(
     sockets: int,
     progress_fd: int,
     trace_fd: int,
+    stages: bytes,
+    barrier: bool,
+    barrier_ns: int,
 ) -> EngineOutput: ...

@@ -152,7 +152,7 @@ def collective(work: Path) -> None:
             propagation_ns=(work / "propagation_ns.bin").read_bytes(),
             mtu_bytes=job["network"]["mtu_bytes"],
             seed=job["entropy_seed"],
-            discipline=job["discipline"],
+            discipline=phase["discipline"],
             balancing=job["balancing"],
             sockets=job["sockets"],
             epoch_ns=epoch_ns,
@@ -167,6 +167,9 @@ def collective(work: Path) -> None:
             linger_ns=job["linger_ns"],
             freeze_ns=job["freeze_ns"],
             rates_ns=phase["rates_ns"],
+            stages=(work / f"stages-{number}.bin").read_bytes(),
+            barrier=phase["barrier"],
+            barrier_ns=job["barrier_ns"],
         )
         say("phase", str(number))
         try:
@@ -221,6 +224,8 @@ def _controls(job: dict[str, Any], flows: bytes, work: Path) -> Controls:
             if not 0 <= start < math.inf:
                 raise ValueError(f"start returned {start}, which is neither a window nor a rate")
     kind = ControlKind.WINDOW if control.kind == "window" else ControlKind.RATE
+    if kind is ControlKind.RATE and any(phase["stages"] for phase in job["phases"]):
+        raise InputError(f"{given['cc']} sets rates, which stages have none of: give one of windows")
     return Controls(kind, objects, starts.tobytes(), control.on_sent is not cca.Control.on_sent)
 
 
@@ -246,7 +251,9 @@ def _blaming(cc: str, work: Path) -> Iterator[None]:
 def _endless(job: dict[str, Any], error: TimeoutError) -> CannotRunError:
     """What a run that did not end in time is told."""
     cc = job["control"]["cc"]
-    if cc == "none" and job["control"]["trimming"]:
+    if job["recovery_name"] == "none" and any(phase["barrier"] for phase in job["phases"]):
+        hint = "a barrier waits for what was dropped, which nobody sends again: give loss_recovery sack, or --queue-bytes 0"
+    elif cc == "none" and job["control"]["trimming"]:
         hint = (
             "without a congestion control the trimmed headers of many senders may fill a port alone: give one (rr+nscc), or "
             "--queue-bytes 0"
