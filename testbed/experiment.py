@@ -95,6 +95,14 @@ KEYS: Final = (
     Key("hosts", "integer", 0, "number of hosts; 0: from the demand", maximum=MAX_HOSTS),
     Key("hosts_per_leaf", "integer", 0, "hosts on a leaf, and spines; 0: 8, or 4 up to 16 hosts", maximum=64),
     Key("gpus_per_server", "integer", 1, "hosts in a server; traffic inside a server is local", minimum=1, maximum=64),
+    Key(
+        "server_link_gbps",
+        "number",
+        0,
+        "speed of each GPU's link inside its server, for schedules that move data there (fast, dfs); 0: moves take no time",
+        "Gb/s",
+        maximum=100_000,
+    ),
     Key("topology", "text", "leaf-spine", "shape of the network", choices=tuple(TOPOLOGIES)),
     Key(
         "fat_tree_k",
@@ -311,6 +319,7 @@ class Experiment:
     hosts: int = 0
     hosts_per_leaf: int = 0
     gpus_per_server: int = 1
+    server_link_gbps: Fraction = Fraction(0)
     topology: str = "leaf-spine"
     fat_tree_k: int = 0
     link_gbps: Fraction = Fraction(800)
@@ -445,6 +454,13 @@ def _check_together(experiment: Experiment, where: str) -> None:
             raise InputError(
                 f"{where}lb reps: loss_recovery is none, and without ACKs it hears of no path; give sack or timeout, or lb ops"
             )
+    if experiment.server_link_gbps:
+        if experiment.gpus_per_server == 1:
+            raise InputError(
+                f"{where}server_link_gbps is for servers of several GPUs: give gpus_per_server, or leave it out"
+            )
+        if experiment.stage != "virtual" or experiment.fabric != "kernel":
+            raise InputError(f"{where}server_link_gbps: only stage virtual and fabric kernel have links inside servers")
     for run in experiment.runs:
         if run.schedule in SCHEDULES and SCHEDULES[run.schedule].staged and run.cc in cca.BUILT_IN:
             control = cca.load(run.cc)

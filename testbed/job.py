@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.demand import HEADER_BYTES, Demand
-from controller.schedule import Plan, make_plan
+from controller.schedule import Plan
 from controller.schedule.plan import Discipline, Stages, durations_s
 from testbed.engine import (
     BACKGROUND_FIELDS,
@@ -26,6 +26,7 @@ from testbed.engine import (
 )
 from testbed.experiment import Run
 from testbed.parameters import FREEZE_NS
+from testbed.phases import phases_of
 from testbed.scenario import PACKETS_A_WORD, PERIOD_FABRIC_NS, SHORTEST_LINK, Scenario, ports_of_link
 from testbed.stage.virtual.guest import VISIBLE
 from testbed.times import delay_ns, fixed_byte_ns
@@ -147,10 +148,11 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
     return flows
 
 
-def stage_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.void]:
+def stage_table(scenario: Scenario, demand: Demand, plan: Plan, waited_ns: Fraction = Fraction(0)) -> NDArray[np.void]:
     """The stages of each sender, sorted by source, as far as ``demand`` has packets for them.
 
     A packet belongs to the stage in which its first byte is planned. What no stage names goes after all of them.
+    ``waited_ns``: when the clock of the plan starts, fabric time after the common start.
     """
     mtu = scenario.experiment.mtu_bytes
     given = np.sort(plan.stages, order=("source", "destination", "stage"))
@@ -168,8 +170,7 @@ def stage_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.vo
     if plan.mode is Stages.CLOCK:
         ends_s = accumulate(durations_s(plan, scenario.speeds_bps), initial=Fraction(0))
         starts_ns = np.array([delay_ns(end_s * _NS, scenario.dilation) for end_s in ends_s], dtype=np.uint64)
-        waited_ns = delay_ns(scenario.experiment.control_delay_ns, scenario.dilation)
-        stages["start_ns"] = starts_ns[stages["number"]] + np.uint64(waited_ns)
+        stages["start_ns"] = starts_ns[stages["number"]] + np.uint64(delay_ns(waited_ns, scenario.dilation))
     stages = np.sort(stages, order=("source", "number"))
     # Numbers without gaps: a stage of which the demand has nothing would never be over.
     stages["number"] = np.unique(stages["number"], return_inverse=True)[1]
@@ -220,7 +221,6 @@ def _delay_rates(scenario: Scenario, plan: Plan, before: Plan | None, flows: NDA
 def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     """Writes what testbed.stage.tasks.collective reads into ``work``."""
     experiment, parameters = scenario.experiment, scenario.parameters
-    hosts = len(scenario.wiring.hosts)
     if run.cc.endswith(".py"):
         (work / USER_CONTROL).write_bytes(Path(run.cc).read_bytes())
     byte_ns = [fixed_byte_ns(speed / _NS, scenario.dilation) for speed in scenario.speeds_bps]
@@ -234,25 +234,18 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
 
     phases: list[dict[str, Any]] = []
     packets = 0
-    discipline = Discipline.ROUND_ROBIN
+    disciplines: set[Discipline] = set()
     before: Plan | None = None
-    for number, demand in enumerate(scenario.demands):
-        plan = make_plan(
-            run.plan,
-            demand,
-            scenario.speeds_bps,
-            mtu_bytes=experiment.mtu_bytes,
-            gpus_per_server=experiment.gpus_per_server,
-            stages=experiment.stages,
-        )
-        carried = plan.carries or demand
-        discipline = plan.discipline
-        flows = flow_table(scenario, carried, plan)
-        (work / f"stages-{number}.bin").write_bytes(stage_table(scenario, carried, plan).tobytes())
-        rates_ns = _delay_rates(scenario, plan, before, flows)
-        before = plan
+    for number, phase in enumerate(phases_of(scenario, run)):
+        demand, plan = phase.demand, phase.plan
+        disciplines.add(plan.discipline)
+        waited_ns = experiment.control_delay_ns if phase.first else Fraction(0)
+        flows = flow_table(scenario, demand, plan)
+        (work / f"stages-{number}.bin").write_bytes(stage_table(scenario, demand, plan, waited_ns).tobytes())
+        rates_ns = _delay_rates(scenario, plan, before, flows) if phase.first else 0
+        before = before if phase.inner else plan
         (work / f"flows-{number}.bin").write_bytes(flows.tobytes())
-        (work / f"rates-{number}.bin").write_bytes(plan.steps.astype("<u4").tobytes())
+        (work / f"rates-{number}.bin").write_bytes(scenario.on_ports(plan.steps).astype("<u4").tobytes())
         (work / f"start-{number}.bin").write_bytes(start_offsets(scenario).astype("<u8").tobytes())
         bound_ns = int(demand.bottleneck(scenario.speeds_bps).time_s * scenario.dilation * _NS)
         sent = int(flows["packets"].sum())
@@ -264,16 +257,19 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
                 "lead_ns": period_ns // _LEAD + _LEAD_ODD_NS,
                 "limit_ns": MOST_BOUNDS * bound_ns + _allowance_ns(scenario) + _stages_ns(scenario, plan),
                 "rates_ns": rates_ns,
-                "discipline": int(discipline),
+                "discipline": int(plan.discipline),
                 "barrier": plan.discipline is Discipline.STAGED and plan.mode is Stages.BARRIER,
                 "stages": plan.stage_count,
                 "stages_bytes": plan.length_bytes,
+                "inner": phase.inner,
                 "bucket_ns": max(1, -(-bound_ns // 500)),
             }
         )
     job = {
         "network": {
-            "hosts": hosts,
+            "hosts": scenario.hosts,
+            "gpus_per_server": experiment.gpus_per_server,
+            "server_link_gbps": str(experiment.server_link_gbps),
             "topology": experiment.topology,
             "shape": dict(scenario.shape),
             "link_gbps": str(experiment.link_gbps),
@@ -326,11 +322,13 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     (work / "job.json").write_text(json.dumps(job))
     if scenario.bmv2:
         (work / VISIBLE).write_text(f"{scenario.bmv2.prefix}\n")
-    memory_mib = experiment.memory_mib or _memory_mib(scenario, run, discipline, packets, background_packets)
+    memory_mib = experiment.memory_mib or _memory_mib(scenario, run, disciplines, packets, background_packets)
     return Job(run, memory_mib, packets)
 
 
-def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: int, background_packets: int) -> int:
+def _memory_mib(
+    scenario: Scenario, run: Run, disciplines: set[Discipline], packets: int, background_packets: int
+) -> int:
     """An estimate of what the virtual machine needs at most; what it does not touch costs nothing."""
     hosts, ports = len(scenario.wiring.hosts), scenario.wiring.ports
     queue_bytes = scenario.parameters.queue_bytes
@@ -338,7 +336,7 @@ def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: i
         in_flight = sum(
             1 + int((queue_bytes + port.ns * port.gbps / 8) / scenario.experiment.mtu_bytes) for port in ports
         )
-    elif discipline is not Discipline.PACED or background_packets:  # R leaves no room for a background
+    elif disciplines - {Discipline.PACED} or background_packets:  # R leaves no room for a background
         in_flight = packets + background_packets
     else:
         in_flight = hosts * 4096

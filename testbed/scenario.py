@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from controller.demand import Bottleneck, Demand, load_demand
+from controller.demand import MAX_HOSTS, Bottleneck, Demand, load_demand
 from controller.errors import CannotRunError, InputError
 from controller.schedule import has_barrier
 from testbed.engine import (
@@ -23,7 +24,7 @@ from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_di
 from testbed.parameters import Parameters, derive
 from testbed.port_load import even_shares
 from testbed.stage.host.budget import real_time_dilation
-from testbed.topology import TOPOLOGIES, Wiring, named_links, smallest_fat_tree, wire
+from testbed.topology import TOPOLOGIES, Wiring, add_server_links, named_links, smallest_fat_tree, wire
 
 __all__ = [
     "PACKETS_A_WORD",
@@ -76,7 +77,7 @@ class Scenario:
     """One a phase."""
     wiring: Wiring
     speeds_bps: tuple[Fraction, ...]
-    """Line rate of each host."""
+    """Line rate of each port of a host, as the wiring counts them."""
     dilation: Fraction
     shape: Mapping[str, int]
     """The key that decides the topology's size, as it was run: hosts_per_leaf, or fat_tree_k."""
@@ -84,6 +85,16 @@ class Scenario:
     bmv2: installation.Installation | None = None
     """What the switches are, unless they are the kernel's."""
     bmv2_version: str | None = None
+
+    @property
+    def hosts(self) -> int:
+        """N. With links inside servers the wiring has 2 N: host i's port inside its server is number N + i."""
+        return self.demands[0].hosts
+
+    def on_ports(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """A matrix of N hosts as one of all that the wiring has."""
+        more = len(self.wiring.hosts) - len(matrix)
+        return np.pad(matrix, (0, more))
 
     @property
     def links(self) -> str:
@@ -147,7 +158,7 @@ class Scenario:
 
     def _uplink_times(self, demand: Demand) -> Iterator[tuple[Fraction, str]]:
         """(time for an even share of what crosses it, name) of every port between switches."""
-        for index, share_bytes in even_shares(self.wiring, demand.wire_bytes).items():
+        for index, share_bytes in even_shares(self.wiring, self.on_ports(demand.wire_bytes)).items():
             port = self.wiring.ports[index]
             yield 8 * share_bytes / (port.gbps * _NS), f"{port.node}-{port.peer_node}"
 
@@ -201,16 +212,22 @@ def prepare(experiment: Experiment) -> Scenario:
     if experiment.hosts not in (0, hosts):
         raise InputError(f"hosts is {experiment.hosts}, but {experiment.demand[0].file} has {hosts}: leave hosts out")
     shape = _shape(experiment, hosts)
-    wiring = wire(
-        TOPOLOGIES[experiment.topology](
-            hosts,
-            **shape,
-            link_gbps=experiment.link_gbps,
-            link_ns=experiment.link_ns,
-            link_gbps_of=experiment.link_gbps_of,
-            link_ns_of=experiment.link_ns_of,
-        )
+    topo = TOPOLOGIES[experiment.topology](
+        hosts,
+        **shape,
+        link_gbps=experiment.link_gbps,
+        link_ns=experiment.link_ns,
+        link_gbps_of=experiment.link_gbps_of,
+        link_ns_of=experiment.link_ns_of,
     )
+    if experiment.server_link_gbps:
+        if 2 * hosts > MAX_HOSTS:
+            raise InputError(
+                f"server_link_gbps: {hosts} hosts with two ports each are too many: at most {MAX_HOSTS // 2}"
+            )
+        server_gbps = experiment.server_link_gbps
+        add_server_links(topo, hosts, experiment.gpus_per_server, server_gbps, experiment.link_ns)
+    wiring = wire(topo)
     _check_background(experiment, wiring)
     bmv2 = _installed_bmv2() if experiment.fabric == "bmv2" else None
     fastest = max(port.gbps for port in wiring.ports)
@@ -239,7 +256,7 @@ def prepare(experiment: Experiment) -> Scenario:
                     f"{port.node} to {port.peer_node}: {what} {float(time_ns):g} ns of kernel time at dilation "
                     f"{float(dilation):g}, which must be below {limit}: give a smaller dilation, or a smaller range of links"
                 )
-    speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
+    speeds = tuple(wiring.ports[host].gbps * _NS for host in range(len(wiring.hosts)))
     for failure in experiment.link_failure:
         ports_of_link(wiring, failure.link)
     largest = max(demand.max_port_bytes for demand in demands)

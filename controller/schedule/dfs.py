@@ -13,18 +13,18 @@ from controller.demand import HEADER_BYTES, Demand
 from controller.schedule.decomposition import Transfers, sliced, stages_of
 from controller.schedule.matching import MATCHINGS
 from controller.schedule.plan import Plan, Schedule, Setting, staged
-from controller.schedule.servers import blocks_of, joined, server_count, wire_of
+from controller.schedule.servers import blocks_of, joined, moves, server_count, wire_of
 
 __all__ = ["SCHEDULE", "balanced"]
 
 
-def balanced(block: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """The block with no row or column above ``most``, by moves inside a column (at the sender) and then inside a row.
+def balanced(block: NDArray[np.int64], most: int) -> list[NDArray[np.int64]]:
+    """The block with no row above ``most``, by moves inside columns (at the sender), and then, inside rows, no column either.
 
     m x m amounts that add up to m ``most`` or less. A move takes from the largest entries what a row has too much.
     """
-    found = block.copy()
-    for _ in range(2):  # rows, then as the transpose columns; moves inside a row leave rows as they are
+    found, steps = block.copy(), []
+    for turned in (False, True):  # rows, then as the transpose columns; moves inside a row leave rows as they are
         room = np.maximum(most - found.sum(axis=1), 0)
         for row in np.nonzero(found.sum(axis=1) > most)[0]:
             excess = int(found[row].sum()) - most
@@ -38,8 +38,9 @@ def balanced(block: NDArray[np.int64], most: int) -> NDArray[np.int64]:
                 excess -= int(ends[-1])
                 if not excess:
                     break
+        steps.append(found.T.copy() if turned else found)
         found = found.T.copy()
-    return found
+    return steps
 
 
 def _plan(demand: Demand, setting: Setting) -> Plan:
@@ -47,10 +48,11 @@ def _plan(demand: Demand, setting: Setting) -> Plan:
     servers = server_count("dfs", demand.hosts, gpus)
     blocks = blocks_of(demand, setting)
     payload = setting.mtu_bytes - HEADER_BYTES
-    even = np.zeros_like(blocks)
+    middle, even = np.zeros_like(blocks), np.zeros_like(blocks)
     for a, b in np.argwhere(blocks.any(axis=(2, 3))):
         # Whole packets, so that a matching's weight is a number of them.
-        even[a, b] = balanced(blocks[a, b], -(-int(blocks[a, b].sum()) // (gpus * payload)) * payload)
+        most = -(-int(blocks[a, b].sum()) // (gpus * payload)) * payload
+        middle[a, b], even[a, b] = balanced(blocks[a, b], most)
     wire = wire_of(joined(even), setting.mtu_bytes)
     packets = (-(-wire // setting.mtu_bytes)).reshape(servers, gpus, servers, gpus).transpose(0, 2, 1, 3)
     waiting: dict[tuple[int, int], list[Transfers]] = {}
@@ -77,7 +79,12 @@ def _plan(demand: Demand, setting: Setting) -> Plan:
                 left[a, b] -= step
                 if not left[a, b]:
                     del left[a, b]
-    return staged(demand.hosts, sliced(stages, wire, setting.mtu_bytes), carries=replace(demand, wire_bytes=wire))
+    plan = staged(demand.hosts, sliced(stages, wire, setting.mtu_bytes), carries=replace(demand, wire_bytes=wire))
+    before, after = np.zeros_like(blocks), np.zeros_like(blocks)
+    for a, b in np.argwhere(packets.any(axis=(2, 3))):
+        before[a, a] += moves(blocks[a, b].T, middle[a, b].T)
+        after[b, b] += moves(even[a, b], middle[a, b])
+    return replace(plan, inner=(wire_of(joined(before), setting.mtu_bytes), wire_of(joined(after), setting.mtu_bytes)))
 
 
 SCHEDULE = Schedule(

@@ -5,30 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controller.demand import Demand
 from controller.schedule.decomposition import Transfers, sliced, stages_of
 from controller.schedule.matching import MATCHINGS
 from controller.schedule.plan import Plan, Schedule, Setting, staged
-from controller.schedule.servers import blocks_of, joined, server_count, wire_of
+from controller.schedule.servers import blocks_of, joined, moves, server_count, wire_of
 
 __all__ = ["SCHEDULE"]
-
-
-def _moves(blocks: NDArray[np.int64], shares: NDArray[np.int64]) -> NDArray[np.int64]:
-    """GPUs x GPUs, payload bytes that one server moves inside: from those with more than their share to those with less.
-
-    ``blocks``: other servers x GPUs, what each GPU has (or is to have) of the traffic with each; ``shares`` the same after.
-    """
-    gpus = blocks.shape[1]
-    moved = np.zeros((gpus, gpus), dtype=np.int64)
-    for has, wants in zip(blocks, shares, strict=True):
-        excess, lack = np.maximum(has - wants, 0), np.maximum(wants - has, 0)
-        # North-west corner: both are walked once.
-        ends = np.minimum.outer(np.cumsum(excess), np.cumsum(lack))
-        moved += np.diff(np.diff(ends, axis=0, prepend=0), axis=1, prepend=0)
-    return moved
 
 
 def _plan(demand: Demand, setting: Setting) -> Plan:
@@ -47,12 +31,12 @@ def _plan(demand: Demand, setting: Setting) -> Plan:
         for stage in stages_of(packets, setting.options[0])
     ]
     plan = staged(demand.hosts, sliced(stages, wire, setting.mtu_bytes), carries=replace(demand, wire_bytes=wire))
-    before = np.zeros((servers, servers, gpus, gpus), dtype=np.int64)
-    after = np.zeros_like(before)
+    before, after = np.zeros_like(blocks), np.zeros_like(blocks)
     for server in range(servers):
-        before[server, server] = _moves(blocks[server].sum(axis=2), shares[server])
-        # What came in for GPU h lies with whoever received it: on arrival each has its share of every block.
-        after[server, server] = _moves(shares[:, server], blocks[:, server].sum(axis=1))
+        # Before it is sent all of a sender's data for one server is alike: that server hands it on.
+        before[server, server] = moves(blocks[server].sum(axis=2), shares[server])
+        # What came from one server lies in even shares, and is for whom it was for.
+        after[server, server] = moves(shares[:, server], blocks[:, server].sum(axis=1))
     return replace(plan, inner=(wire_of(joined(before), setting.mtu_bytes), wire_of(joined(after), setting.mtu_bytes)))
 
 

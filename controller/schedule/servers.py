@@ -9,7 +9,7 @@ from controller.demand import HEADER_BYTES, Demand
 from controller.errors import InputError
 from controller.schedule.plan import Setting, payload_of
 
-__all__ = ["blocks_of", "joined", "server_count", "wire_of"]
+__all__ = ["blocks_of", "joined", "moves", "server_count", "wire_of"]
 
 
 def server_count(name: str, hosts: int, gpus_per_server: int) -> int:
@@ -38,3 +38,18 @@ def joined(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
 def wire_of(payload: NDArray[np.int64], mtu_bytes: int) -> NDArray[np.int64]:
     """With the headers of as many full packets as can be."""
     return payload + HEADER_BYTES * -(-payload // (mtu_bytes - HEADER_BYTES))
+
+
+def moves(has: NDArray[np.int64], wants: NDArray[np.int64]) -> NDArray[np.int64]:
+    """GPUs x GPUs bytes that one server moves inside, so that its GPUs have ``wants`` in place of ``has``.
+
+    Both are kinds x GPUs, with equal sums of each kind: bytes of one kind are alike, and go from those with too many to those
+    with too few, in order.
+    """
+    gpus = has.shape[1]
+    moved = np.zeros((gpus, gpus), dtype=np.int64)
+    for there, then in zip(has, wants, strict=True):
+        excess, lack = np.maximum(there - then, 0), np.maximum(then - there, 0)
+        ends = np.minimum.outer(np.cumsum(excess), np.cumsum(lack))
+        moved += np.diff(np.diff(ends, axis=0, prepend=0), axis=1, prepend=0)
+    return moved

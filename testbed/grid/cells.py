@@ -73,7 +73,7 @@ class Cell:
     keys: dict[str, Any]
     """As an experiment file says them, without schedule and demand."""
     run: str
-    """SCHEDULE+CC; a control of the user's by the name of its file."""
+    """SCHEDULE+CC; a schedule or control of the user's by the name of its file."""
     matrices: tuple[Matrix, ...]
     control: bytes | None
     tables: tuple[str, ...]
@@ -87,6 +87,8 @@ class Cell:
     """A measure of the work."""
     address: str = field(default="")
     """sha256 of what decides the result; empty until it is known."""
+    schedule: bytes | None = None
+    """Content of a schedule of the user's."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ def cells_of(
     )
     cells = []
     for run in experiment.runs:
-        own = run.cc.endswith(".py")
+        own, own_schedule = run.cc.endswith(".py"), run.schedule.endswith(".py")
+        planned = ":".join((Path(run.schedule).name if own_schedule else run.schedule, *run.options))
         cell = Cell(
             keys={name: value for name, value in experiment.keys().items() if name not in ("schedule", "cc")}
             | {
@@ -161,7 +164,7 @@ def cells_of(
                 ],
                 "background": [dict(vars(each)) for each in experiment.background],
             },
-            run=f"{run.schedule}+{Path(run.cc).name if own else run.cc}",
+            run=f"{planned}+{Path(run.cc).name if own else run.cc}",
             matrices=matrices,
             control=Path(run.cc).read_bytes() if own else None,
             tables=tables,
@@ -169,13 +172,14 @@ def cells_of(
             label=f"{label} {run.name}",
             network=network,
             packets=packets,
+            schedule=Path(run.schedule).read_bytes() if own_schedule else None,
         )
         cells.append(replace(cell, address=_address(canonical(scenario, run))))
     return cells
 
 
 def _network(scenario: Scenario) -> Network:
-    ports, hosts = scenario.wiring.ports, tuple(scenario.wiring.hosts)
+    ports, hosts = scenario.wiring.ports, tuple(scenario.wiring.hosts)[: scenario.hosts]
     into = [float(ports[scenario.wiring.host_port(host)].gbps) for host in range(len(hosts))]
     hot = hottest(scenario)
     return Network(
@@ -194,6 +198,8 @@ def canonical(scenario: Scenario, run: Run) -> dict[str, Any]:
     document = identity(scenario, run)
     for name in _OF_PLACES:
         del document[name]
+    if run.schedule.endswith(".py"):
+        document["schedule"] = Path(run.schedule).name
     if run.cc.endswith(".py"):
         document["cc"] = Path(run.cc).name
     cc_sha256 = _sha256(Path(run.cc).read_bytes()) if run.cc.endswith(".py") else None
@@ -247,8 +253,11 @@ def _experiment(cell: Cell, folder: Path) -> Experiment:
                 "after": list(matrix.after),
             }
         )
+    planned, _, cc = cell.run.partition("+")
     if cell.control is not None:
-        (folder / cell.run.partition("+")[2]).write_bytes(cell.control)
+        (folder / cc).write_bytes(cell.control)
+    if cell.schedule is not None:
+        (folder / planned.partition(":")[0]).write_bytes(cell.schedule)
     return from_mapping({**cell.keys, "schedule": [cell.run], "demand": phases}, base=folder)
 
 

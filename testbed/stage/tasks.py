@@ -26,7 +26,7 @@ from testbed.fabric.programs import INJECT_IFINDEX, FabricPrograms
 from testbed.net import LINK_KIND, FabricNet, FabricSwitch
 from testbed.stage.console import CONSOLE, say
 from testbed.stage.host.carriers import wait_for_carriers
-from testbed.topology import TOPOLOGIES, Wiring, wire
+from testbed.topology import TOPOLOGIES, Wiring, add_server_links, wire
 
 __all__ = ["collective", "script", "shell"]
 
@@ -55,6 +55,9 @@ def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[Fa
         link_gbps_of={name: Fraction(value) for name, value in network["link_gbps_of"].items()},
         link_ns_of={name: Fraction(value) for name, value in network["link_ns_of"].items()},
     )
+    if Fraction(network["server_link_gbps"]):
+        server_gbps, link_ns = Fraction(network["server_link_gbps"]), Fraction(network["link_ns"])
+        add_server_links(topo, network["hosts"], network["gpus_per_server"], server_gbps, link_ns)
     wiring = wire(topo)
     net = FabricNet(
         topo,

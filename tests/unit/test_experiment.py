@@ -59,6 +59,7 @@ PROMISED: dict[str, tuple[Any, str]] = {
     "stage": ("virtual", ""),
     "fabric": ("kernel", ""),
     "gpus_per_server": (1, ""),
+    "server_link_gbps": (0, "Gb/s"),
     "start_jitter_ns": (0, "ns"),
     "seed": (0, ""),
 }
@@ -68,6 +69,7 @@ SAMPLES = {
     "hosts": ("16", "16"),
     "hosts_per_leaf": ("2", "2"),
     "gpus_per_server": ("8", "8"),
+    "server_link_gbps": ("3600", "3600\ngpus_per_server = 8"),
     "topology": ("fat-tree", '"fat-tree"'),
     "fat_tree_k": ("8", '8\ntopology = "fat-tree"'),
     "link_gbps": ("100.5", "100.5"),
@@ -206,6 +208,8 @@ def test_an_option_means_what_the_key_means(tmp_path: Path, name: str) -> None:
     of_file = read_toml(written(tmp_path, f'{name} = {literal}\n[[demand]]\nfile = "m.csv"\n'))
     if name == "fat_tree_k":
         given += ["--topology", "fat-tree"]
+    if name == "server_link_gbps":
+        given += ["--gpus-per-server", "8"]
     of_options = by_options("--demand", str(tmp_path / "m.csv"), *given)
     assert of_options == of_file
     default = from_mapping(MINIMAL)
