@@ -2,7 +2,7 @@
 
 ``.venv/bin/python benchmarks/schedules.py --data FOLDER --out results/schedules`` runs all cells (some 300, on all processors;
 it may be interrupted and goes on where it was), writes schedules.csv there, and prints the tables. FOLDER holds the matrices of
-OLMoE as CSV; they send 12 GB with 7168 B a token, and here a fourteenth of that, 512 B.
+OLMoE as CSV, which send 12 GB with 7168 B a token; here a twenty-eighth of that, 256 B.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from testbed.grid.store import Store
 from testbed.workload.zipf import zipf
 
 MTU = 4096
-SENDER_BYTES = 16_000_000
-TOKEN_BYTES = 512
+SENDER_BYTES = 8_000_000
+TOKEN_BYTES = 256
 SERVER_LINK_GBPS = 3600
 FLAT = (
     "rr",
@@ -135,15 +135,10 @@ def row_of(matrix: Matrix, figures: dict[str, Any], schedule: str, plan: float, 
 def shown(row: dict[str, Any]) -> str:
     if row["inflation_percent"] is None:
         return "no end"
-    plan = (
-        ""
-        if row["plan_ms"] < 0.05
-        else f", {row['plan_ms']:.0f} ms"
-        if row["plan_ms"] >= 10
-        else f", {row['plan_ms']:.1f} ms"
-    )
-    stages = f"; {row['stages']}" if row["stages"] else ";"
-    return f"{row['inflation_percent']:.1f} / {row['hot_queue_packets']}{stages}{plan}"
+    ms = row["plan_ms"]
+    plan = f"{ms / 1000:.1f} s" if ms >= 1000 else f"{ms:.0f} ms" if ms >= 1 else "< 1 ms"
+    stages = f", {row['stages']} in {plan}" if row["stages"] else f", {plan}" if ms >= 0.05 else ""
+    return f"{row['inflation_percent']:.1f} / {row['hot_queue_packets']}{stages}"
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> str:
