@@ -98,7 +98,7 @@ def cells(matrix: Matrix, *, of_servers: bool) -> list[Cell]:
 
 
 def plan_ms(matrix: Matrix, schedule: str, known: dict[tuple[str, str, str, int], float], *, of_servers: bool) -> float:
-    """Time to plan, which does not hang on how stages follow each other."""
+    """Processor time to plan, which does not hang on how stages follow each other."""
     name, options = parse_schedule(schedule.partition("+")[0])
     planned = ":".join((name, *(option for option in options if option not in MODES)))
     gpus = matrix.gpus if of_servers else 1
@@ -106,9 +106,9 @@ def plan_ms(matrix: Matrix, schedule: str, known: dict[tuple[str, str, str, int]
     if key not in known:
         demand = load_demand(Path(matrix.file), unit=matrix.unit, token_bytes=matrix.token_bytes, hosts_per_server=gpus)
         speeds = [Fraction(800 * 10**9)] * demand.hosts
-        begin = time.perf_counter()
+        begin = time.process_time()
         make_plan(planned, demand, speeds, gpus_per_server=gpus)
-        known[key] = 1000 * (time.perf_counter() - begin)
+        known[key] = 1000 * (time.process_time() - begin)
     return known[key]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from controller.demand import MAX_HOSTS, Bottleneck, Demand, load_demand
 from controller.errors import CannotRunError, InputError
-from controller.schedule import has_barrier
+from controller.schedule import has_barrier, moves_inside
 from testbed.engine import (
     RECEIVED_WORDS,
 )
@@ -122,6 +122,12 @@ class Scenario:
                 f"a barrier of {float(self.parameters.barrier_ns):g} ns is shorter than the engine needs to learn that a stage is "
                 f"over: stages begin up to {PERIOD_FABRIC_NS / 1000:g} us late"
             )
+        if not self.experiment.server_link_gbps and self.experiment.gpus_per_server > 1:
+            moving = [run.name for run in self.experiment.runs if moves_inside(run.schedule)]
+            if moving:
+                notes.append(
+                    f"{', '.join(moving)}: what servers move inside takes no time: give server_link_gbps to have it sent"
+                )
         notes += self._bmv2_notes() if self.bmv2 else []
         for demand in self.demands:
             bound_s = demand.bottleneck(self.speeds_bps).time_s

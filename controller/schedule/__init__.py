@@ -21,6 +21,7 @@ __all__ = [
     "check_schedule",
     "has_barrier",
     "make_plan",
+    "moves_inside",
     "parse_schedule",
     "schedule_of",
 ]
@@ -118,3 +119,8 @@ def has_barrier(schedule: str, stages: str) -> bool:
     if name in SCHEDULES and not SCHEDULES[name].staged:
         return False
     return (next((option for option in options if option in MODES), stages)) == Stages.BARRIER.value
+
+
+def moves_inside(name: str) -> bool:
+    """Whether a built-in schedule moves data inside servers."""
+    return name in SCHEDULES and SCHEDULES[name].by_server
