@@ -161,7 +161,8 @@ def break_even(scenario: Scenario, runs: Sequence[Mapping[str, Any]]) -> list[st
             continue
         own = (paced["cct_ns"] - delay_ns) / bound_ns - 1
         for other in runs:
-            if other["schedule"] == "rate" or other["inflation"] is None:
+            # Stages have waited for their plan as well: that is in their inflation, and not to be counted twice.
+            if other["schedule"] == "rate" or other.get("plan_stages") or other["inflation"] is None:
                 continue
             gain = other["inflation"] - own
             if gain <= 0:
