@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, cast
 
 from controller.errors import CannotRunError
+from controller.nic import Steps
 
 __all__ = ["RATE_ONE", "RATE_SLOTS", "TABLE_BYTES", "RateTable"]
 
@@ -40,12 +41,12 @@ class RateTable:
         """How often rates were written; 0 before the first time."""
         return int(_GENERATION.unpack_from(self._memory, self._half(self.active))[0])
 
-    def write(self, steps: bytes | bytearray | memoryview) -> None:
+    def write(self, steps: Steps) -> None:
         """Puts all rates in force at once.
 
         ``steps``: little-endian uint32, one a slot, at most RATE_SLOTS; the slots after the last get 0.
         """
-        data = memoryview(steps).cast("B")
+        data = memoryview(cast(bytes, steps)).cast("B")  # an array is a buffer too: its type says so from 3.12 on
         if len(data) > 4 * RATE_SLOTS:
             raise ValueError(f"{len(data) // 4} rates do not fit into {RATE_SLOTS} slots")
         target = 1 - self.active
