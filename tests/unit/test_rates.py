@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ import controller
 from controller import InputError, compute_rates, native, port_loads, rank_rates, steps
 from controller.nic.rate_table import RATE_ONE
 from controller.schedule import rate
+from tests.conftest import REPOSITORY
+from tests.unit.conftest import Compile
 from tests.unit.test_rate import GBPS, LARGEST_TOTAL, SPEEDS, check
 
 pytestmark = pytest.mark.usefixtures("part")
@@ -141,6 +145,48 @@ def test_port_loads_of_a_matrix_at_any_address() -> None:
         matrix = memory[start : start + 81].reshape(9, 9)
         loads = port_loads(matrix)
         assert (loads.sent.tolist(), loads.received.tolist()) == exact_sums(matrix)
+
+
+PLAIN_SUMS = """
+#pragma GCC target("TARGET")
+#undef __gnu_linux__
+#include "NATIVE/loads.c"
+#include <stdio.h>
+
+int main(void)
+{
+	static uint32_t narrow[70 * 70];
+	static int64_t wide[70 * 70];
+	static uint64_t sent[3][70], received[3][70];
+
+	for (size_t hosts = 1; hosts <= 70; hosts++) {
+		memset(sent, 0, sizeof sent);
+		memset(received, 0, sizeof received);
+		for (size_t at = 0; at < hosts * hosts; at++) {
+			narrow[at] = ~(uint32_t)(at * 2654435761u >> 7);
+			wide[at] = (int64_t)narrow[at];
+			if (at % (hosts + 1))
+				sent[2][at / hosts] += narrow[at], received[2][at % hosts] += narrow[at];
+		}
+		if (loads_32(narrow, hosts, sent[0], received[0]) || loads_64(wide, hosts, sent[1], received[1]) < 0)
+			return 2;
+		for (int width = 0; width < 2; width++)
+			if (memcmp(sent[width], sent[2], sizeof sent[2]) || memcmp(received[width], received[2], sizeof sent[2]))
+				return printf("%zu hosts, %d\\n", hosts, width), 1;
+	}
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["sse2", "avx2"])
+def test_port_loads_for_processors_with_less(compile_c: Compile, target: str) -> None:
+    """What another processor than this one would run."""
+    if platform.machine() != "x86_64" or (target == "avx2" and "avx2" not in Path("/proc/cpuinfo").read_text()):
+        pytest.skip(f"needs a processor with {target}")
+    source = PLAIN_SUMS.replace("TARGET", target).replace("NATIVE", str(REPOSITORY / "controller/native"))
+    done = subprocess.run([compile_c(source)], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize(
