@@ -7,7 +7,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+import controller
 from controller.demand import Demand
 from controller.schedule import SCHEDULES, make_plan
 from controller.schedule.plan import Stages
@@ -54,3 +56,20 @@ def test_the_schedule_of_the_documentation(tmp_path: Path) -> None:
     ]
     for name in SCHEDULES:
         assert f"`{name}`" in text or f"### {name}\n" in text
+
+
+def test_the_rates_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/controller.md: its first example. The second one, with a NIC, is in tests/emulation/test_controller.py."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "controller.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    exec(compile(blocks[0], "controller.md", "exec"), {})
+    assert [round(float(share), 6) for share in capsys.readouterr().out.strip("[]\n").split()] == [0.2, 0, 0.5]
+
+
+def test_the_interface_of_the_documentation() -> None:
+    """Every name that the package has is in the table, and no other."""
+    table = (DOCS / "controller.md").read_text().split("## The interface")[1].split("##")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for cell in first for name in re.findall(r"`(\w+)", cell)}
+    mentioned = named | set(re.findall(r"a `(\w+)`", table))
+    assert mentioned == set(controller.__all__)
