@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
 from collections.abc import Sequence
 from fractions import Fraction
@@ -10,7 +11,7 @@ from typing import Final
 
 from controller.demand import MTU_BYTES, Demand
 from controller.errors import InputError
-from controller.schedule.own import check_file, load_file
+from controller.schedule.own import blaming, check_file, load_file
 from controller.schedule.plan import Discipline, Plan, Schedule, Setting, Stages, check_plan, with_mode
 
 __all__ = [
@@ -106,8 +107,10 @@ def make_plan(
     chosen = schedule_of(schedule)
     options, mode = _sorted_options(chosen, parse_schedule(schedule)[1])
     setting = Setting(tuple(speeds_bps), mtu_bytes, gpus_per_server, options)
-    plan = chosen.plan(demand, setting)
-    check_plan(chosen, plan, demand, setting)
+    name = parse_schedule(schedule)[0]
+    with blaming(name, "made no plan") if name.endswith(".py") else contextlib.nullcontext():
+        plan = chosen.plan(demand, setting)
+        check_plan(chosen, plan, demand, setting)
     if plan.discipline is not Discipline.STAGED:
         return plan
     return with_mode(plan, mode or Stages(stages))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
 import types
+from collections.abc import Iterator
 
-from controller.errors import InputError
+from controller.errors import CannotRunError, InputError
 from controller.schedule.plan import Schedule
 
-__all__ = ["check_file", "load_file"]
+__all__ = ["blaming", "check_file", "load_file"]
 
 
 def check_file(name: str, base: str) -> str:
@@ -27,17 +29,26 @@ def load_file(path: str) -> Schedule:
     module = types.ModuleType(f"incastfree_schedule_{os.path.basename(path)[:-3]}")
     module.__file__ = path
     sys.modules[module.__name__] = module  # dataclasses look a class's module up
-    try:
+    with blaming(path, "cannot be imported"):
         exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-        place = f"{path}, line {lines[-1]}" if lines else path
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"{place}: cannot be imported ({reason}): correct it") from error
     found = getattr(module, "SCHEDULE", None)
     if not isinstance(found, Schedule):
         raise InputError(f"{path}: must define SCHEDULE, a controller.schedule.plan.Schedule")
     return found
+
+
+@contextlib.contextmanager
+def blaming(path: str, what: str) -> Iterator[None]:
+    """Where a user's file fails, an InputError says which one, and the line."""
+    try:
+        yield
+    except (InputError, CannotRunError):
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        place = f"{path}, line {lines[-1]}" if lines else path
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"{place}: {what} ({reason}): correct it") from error
 
 
 def _compile(path: str) -> types.CodeType:

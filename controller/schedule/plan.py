@@ -134,6 +134,8 @@ def check_plan(schedule: Schedule, plan: Plan, demand: Demand, setting: Setting)
     Stages must be matchings and send exactly the demand, in whole packets but for a flow's last; exact ones must
     last as many packets as the largest sender or receiver has.
     """
+    if not isinstance(plan, Plan):
+        raise ValueError(f"{schedule.name}: a {type(plan).__name__} is no Plan")
     carried = plan.carries or demand
     if plan.carries and _payload(plan.carries, setting.mtu_bytes) != _payload(demand, setting.mtu_bytes):
         raise ValueError(f"{schedule.name}: its servers send another amount than the demand")

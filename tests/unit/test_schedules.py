@@ -331,9 +331,22 @@ def test_without_scipy_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     make_plan("rate", Demand(np.array([[0, MTU], [MTU, 0]])), speeds(2))
 
 
+IMPORTS = "from controller.schedule.plan import Schedule, staged"
 BROKEN = {
     "not Python": ("def plan(:\n", "line 1: not valid Python"),
     "no schedule": ("plan = 1\n", "must define SCHEDULE"),
+    "no plan": (
+        f"{IMPORTS}\nSCHEDULE = Schedule('x', '-', '-', '-', lambda demand, setting: None)\n",
+        "a NoneType is no Plan",
+    ),
+    "an error while planning": (
+        f"{IMPORTS}\nSCHEDULE = Schedule('x', '-', '-', '-', lambda demand, setting: [][1])\n",
+        "line 2: made no plan (IndexError: list index out of range): correct it",
+    ),
+    "another amount": (
+        f"{IMPORTS}\nSCHEDULE = Schedule('x', '-', '-', '-', lambda demand, setting: staged(2, [[(0, 1, 5)]]))\n",
+        "x: the stages send another amount than the demand",
+    ),
     "an error": ("x = 1\ny = x / 0\n", "line 2: cannot be imported (ZeroDivisionError: division by zero)"),
 }
 
