@@ -253,6 +253,20 @@ KEYS: Final = (
         choices=("wait", "old"),
     ),
     Key("start_jitter_ns", "number", 0, "each sender starts at random up to this late", "ns", maximum=1e9),
+    Key(
+        "estimate_stale",
+        "number",
+        0,
+        "plans are made from an estimate of the demand, of which this share is that of an older one with other favourites",
+        maximum=1,
+    ),
+    Key(
+        "estimate_error",
+        "number",
+        0,
+        "plans are made from an estimate in which each flow is at random larger or smaller by this share of it",
+        maximum=1,
+    ),
     Key("seed", "integer", 0, "of everything random", maximum=2**32 - 1),
     Key("trace", "flag", False, "also write every packet's hops (trace.parquet)"),
     Key("memory_mib", "integer", 0, "memory of the virtual machine, at least 160; 0: estimated", "MiB", maximum=2**20),
@@ -348,6 +362,8 @@ class Experiment:
     control_delay_ns: Fraction = Fraction(0)
     meanwhile: str = "wait"
     start_jitter_ns: Fraction = Fraction(0)
+    estimate_stale: Fraction = Fraction(0)
+    estimate_error: Fraction = Fraction(0)
     seed: int = 0
     trace: bool = False
     memory_mib: int = 0

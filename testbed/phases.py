@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from controller.demand import Demand
 from controller.schedule import Plan, make_plan, rate
+from testbed.estimate import for_traffic
 from testbed.experiment import Run
 from testbed.scenario import Scenario
 
@@ -35,15 +36,11 @@ def phases_of(scenario: Scenario, run: Run) -> Iterator[Phase]:
     Moves inside servers are paced by R of their own, so that none meets another.
     """
     experiment = scenario.experiment
-    for demand in scenario.demands:
-        plan = make_plan(
-            run.plan,
-            demand,
-            scenario.speeds_bps[: scenario.hosts],
-            mtu_bytes=experiment.mtu_bytes,
-            gpus_per_server=experiment.gpus_per_server,
-            stages=experiment.stages,
-        )
+    for demand, estimate in zip(scenario.demands, scenario.estimates, strict=True):
+        plan = _plan(scenario, run, estimate)
+        if estimate is not demand:
+            exact = _plan(scenario, run, demand) if plan.carries else None
+            plan = for_traffic(plan, demand, exact)
         phases = [Phase(plan.carries or demand, plan, first=False, inner=False)]
         if plan.inner and experiment.server_link_gbps:
             before, after = (_inside(scenario, moved) for moved in plan.inner)
@@ -51,6 +48,18 @@ def phases_of(scenario: Scenario, run: Run) -> Iterator[Phase]:
         sent = [phase for phase in phases if phase.demand.total_bytes]
         for number, phase in enumerate(sent or phases[:1]):
             yield replace(phase, first=not number)
+
+
+def _plan(scenario: Scenario, run: Run, demand: Demand) -> Plan:
+    experiment = scenario.experiment
+    return make_plan(
+        run.plan,
+        demand,
+        scenario.speeds_bps[: scenario.hosts],
+        mtu_bytes=experiment.mtu_bytes,
+        gpus_per_server=experiment.gpus_per_server,
+        stages=experiment.stages,
+    )
 
 
 def _inside(scenario: Scenario, moved: NDArray[np.int64]) -> Phase:

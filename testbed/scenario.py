@@ -18,6 +18,7 @@ from controller.schedule import has_barrier, moves_inside
 from testbed.engine import (
     RECEIVED_WORDS,
 )
+from testbed.estimate import estimate_of
 from testbed.experiment import Experiment
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_dilation, rounding
@@ -97,6 +98,23 @@ class Scenario:
         return np.pad(matrix, (0, more))
 
     @property
+    def estimates(self) -> tuple[Demand, ...]:
+        """What plans know of the demands, one a phase."""
+        experiment = self.experiment
+        return tuple(
+            estimate_of(
+                demand,
+                stale=experiment.estimate_stale,
+                error=experiment.estimate_error,
+                seed=experiment.seed,
+                phase=phase,
+                gpus_per_server=experiment.gpus_per_server,
+                mtu_bytes=experiment.mtu_bytes,
+            )
+            for phase, demand in enumerate(self.demands)
+        )
+
+    @property
     def links(self) -> str:
         """What carries the packets: trunk, pairs (of netkit), or veth."""
         return "veth" if self.bmv2 or self.experiment.stage == "host" else self.experiment.links
@@ -128,6 +146,11 @@ class Scenario:
                 notes.append(
                     f"{', '.join(moving)}: what servers move inside takes no time: give server_link_gbps to have it sent"
                 )
+        if self.experiment.estimate_stale or self.experiment.estimate_error:
+            notes.append(
+                f"plans are made from an estimate, {100 * float(self.experiment.estimate_stale):g} % of it out of date and each flow "
+                f"{100 * float(self.experiment.estimate_error):g} % off: the lower bound is that of the demand itself"
+            )
         notes += self._bmv2_notes() if self.bmv2 else []
         for demand in self.demands:
             bound_s = demand.bottleneck(self.speeds_bps).time_s

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib.util
-import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from controller.cli.options import whole_number
 from controller.errors import CannotRunError, InputError
 from testbed.cli.experiment_options import add_experiment_options, experiment_mapping
+from testbed.cli.output import csv_bytes, list_of, remove, write
 from testbed.figures import incast, real, scale, use
-from testbed.figures.options import Figure, Options, Row, check_load_balancers
+from testbed.figures.options import Figure, Options, check_load_balancers
 from testbed.grid.run import run_grid
 from testbed.grid.store import Store
-from testbed.measure.store import write_atomically
 from testbed.stage.virtual.machine import work_folder
 
 HELP: Final = "make a figure of the paper: its runs, table and picture"
@@ -28,8 +26,6 @@ _SET_HERE: Final = ("hosts", "lb", "schedule", "cc", "seed", "stage", "fabric", 
 _OPTIONS: Final = {"lb": "balancers", "hosts": "sizes", "s": "skews", "bytes": "amounts", "seeds": "seeds"}
 """Where argparse keeps what only some figures have."""
 
-T = TypeVar("T")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The number, what the figures choose, and every other key of an experiment."""
@@ -37,17 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for table, picture and cells")
     parser.add_argument("--quick", action="store_true", help="a small one, to try it: its numbers mean little")
     chosen = parser.add_argument_group("figure")
+    chosen.add_argument("--lb", dest="balancers", type=list_of(str), metavar="LIST", help=_help("load balancers", "lb"))
     chosen.add_argument(
-        "--lb", dest="balancers", type=_list_of(str), metavar="LIST", help=_help("load balancers", "lb")
+        "--hosts", dest="sizes", type=list_of(whole_number), metavar="LIST", help=_help("numbers of hosts", "hosts")
     )
-    chosen.add_argument(
-        "--hosts", dest="sizes", type=_list_of(whole_number), metavar="LIST", help=_help("numbers of hosts", "hosts")
-    )
-    chosen.add_argument("--s", dest="skews", type=_list_of(float), metavar="LIST", help=_help("Zipf's skew", "s"))
+    chosen.add_argument("--s", dest="skews", type=list_of(float), metavar="LIST", help=_help("Zipf's skew", "s"))
     chosen.add_argument(
         "--bytes",
         dest="amounts",
-        type=_list_of(whole_number),
+        type=list_of(whole_number),
         metavar="LIST",
         help=_help("wire bytes of a sender, its share to itself included, for all or for each of --hosts", "bytes"),
     )
@@ -86,21 +80,6 @@ def _help(text: str, option: str) -> str:
     return f"{text}; default: {', '.join(defaults)}"
 
 
-def _list_of(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
-    def parse(text: str) -> tuple[T, ...]:
-        try:
-            items = tuple(kind(item.strip()) for item in text.split(",") if item.strip())
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers") from None
-        if not items:
-            raise argparse.ArgumentTypeError("the list is empty")
-        if kind is not whole_number and len(set(items)) < len(items):
-            raise argparse.ArgumentTypeError(f"{text!r} names something twice")
-        return items
-
-    return parse
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Runs what is missing of the grid, then writes figure-N.csv, figure-N.png, and figure-N-cells.csv, which names the cells."""
     if str(arguments.out) in ("", "."):
@@ -116,12 +95,12 @@ def run(arguments: argparse.Namespace) -> int:
     store = Store(arguments.out)
     try:
         files = {what: arguments.out / f"figure-{figure.number}{suffix}" for what, suffix in _SUFFIXES.items()}
-        _remove(files.values())  # or what fails now would seem to have made them
-        _write(files["cells"], _csv([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells]))
+        remove(files.values())  # or what fails now would seem to have made them
+        write(files["cells"], csv_bytes([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells]))
         run_grid([cell for _, cell in cells], store, jobs=arguments.jobs, dask=arguments.dask)
         rows = figure.table(cells, store)
-        _write(files["table"], _csv(rows))
-        _write(files["picture"], figure.draw(rows, figure.title))
+        write(files["table"], csv_bytes(rows))
+        write(files["picture"], figure.draw(rows, figure.title))
     finally:
         store.close()
     for what, file in files.items():
@@ -129,7 +108,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_DIGITS: Final = 4
 _SUFFIXES: Final = {"table": ".csv", "picture": ".png", "cells": "-cells.csv"}
 
 
@@ -196,29 +174,3 @@ def _check_demands(figure: Figure, demands: Sequence[dict[str, Any]], arguments:
             raise InputError(f"--demand: two files have one name: {', '.join(stems)}; rename one")
     elif len(demands) > 1:
         raise InputError(f"--demand: figure {figure.number} shows one matrix: give one")
-
-
-def _csv(rows: Sequence[Row]) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {name: round(value, _DIGITS) if isinstance(value, float) else value for name, value in row.items()}
-        )
-    return text.getvalue().encode()
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise CannotRunError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise CannotRunError(f"{path} cannot be written: {error.strerror}; choose another --out") from None

@@ -29,7 +29,7 @@ __all__ = ["RESULT", "Cell", "Files", "Halt", "Matrix", "Network", "Outcome", "c
 RESULT: Final = "result.json"
 _ENDLESS: Final = "many times the lower bound"
 """What a run is told that did not end in time (testbed/stage/tasks.py)."""
-_NO_PART_OF_A_RUN: Final = ("cli", "report", "figures", "grid", "workload")
+_NO_PART_OF_A_RUN: Final = ("cli", "report", "figures", "grid", "robustness", "workload")
 """Folders of controller and testbed whose code changes no result; demands count by their content."""
 
 _OF_PLACES: Final = ("demand", "notes")
