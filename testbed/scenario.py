@@ -175,7 +175,7 @@ def prepare(experiment: Experiment) -> Scenario:
         )
         for phase in experiment.demand
     )
-    hosts = demands[0].hosts
+    hosts = demands[0].hosts if demands else experiment.hosts
     for phase, demand in zip(experiment.demand, demands, strict=True):
         if demand.hosts != hosts:
             raise InputError(f"{phase.file} has {demand.hosts} hosts, {experiment.demand[0].file} has {hosts}")
@@ -233,7 +233,7 @@ def prepare(experiment: Experiment) -> Scenario:
     speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
     for failure in experiment.link_failure:
         ports_of_link(wiring, failure.link)
-    largest = max(demand.max_port_bytes for demand in demands)
+    largest = max((demand.max_port_bytes for demand in demands), default=experiment.mtu_bytes)
     parameters = derive(experiment, wiring, largest)
     return Scenario(
         experiment,
