@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from controller.errors import InputError
+from controller.errors import CannotRunError, InputError
 from testbed.experiment import Experiment
 from testbed.job import prepare_job
 from testbed.measure.spans import collectives, figures, flow_columns, read_spans
@@ -36,6 +36,7 @@ _RANK_MIB: Final = 192
 """Of a program and its libraries, rounded up: PyTorch's."""
 _SHARED_MIB: Final = 1024
 _SCRATCH: Final = ("/tmp", "/var/tmp", "/run", "/var/run", "/var/log", "/dev/shm")
+_PATIENCE: Final = Path(__file__).with_name("stage") / "patience.so"
 _FOLLOWED: Final = ("out", "err")
 
 Output = Callable[[int, str, str], None]
@@ -110,6 +111,8 @@ def run_program(
         watcher.start()
         try:
             machine.run("ranks", on_line, limit_s=float(experiment.limit_s))
+        except CannotRunError as error:
+            raise CannotRunError(f"{error}; what the ranks printed is in {out}") from None
         finally:
             _keep_output(work / OUTPUT, out)
         result = json.loads((work / RESULT).read_text())
@@ -134,12 +137,16 @@ def _stop_with(machine: VirtualMachine, stop: threading.Event) -> None:
 
 def _write_command(scenario: Scenario, program: Program, work: Path) -> None:
     """What testbed/stage/ranks.py reads, and the paths that its machine must show."""
+    if not _PATIENCE.exists():
+        raise CannotRunError(f"{_PATIENCE} was not built: run make setup")
     code = str(Path(__file__).resolve().parents[1])
+    preloaded = program.environment.get("LD_PRELOAD")
     path = program.environment.get("PYTHONPATH")
     environment = {
         **program.environment,
         **{name: value for name, value in GUEST_ENVIRONMENT.items() if name.startswith("PYTHON")},
         "OMP_NUM_THREADS": program.environment.get("OMP_NUM_THREADS", "1"),
+        "LD_PRELOAD": f"{_PATIENCE}:{preloaded}" if preloaded else str(_PATIENCE),
         "PYTHONPATH": f"{code}{os.pathsep}{path}" if path else code,
     }
     (work / COMMAND).write_text(

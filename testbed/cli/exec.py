@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from controller.errors import CannotRunError, InputError
 from testbed.cli.execute import check_output
+from testbed.cli.experiment_options import experiment_mapping
 from testbed.experiment import Experiment, from_mapping, read_toml, to_toml
 from testbed.measure.store import write_atomically
 from testbed.programs import SYSCTLS, Program, prepare_programs, run_program
@@ -34,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--schedule", default="rr", metavar="RUNS", help="rr (no pacing), rate, or both; default: rr")
     for name in _OVERRIDES:
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"the key {name} of the file")
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"in place of the file's key {name}")
+    parser.set_defaults(demand=None, unit=None, token_bytes=None)
     parser.add_argument(
         "--sysctl",
         action="append",
@@ -92,7 +94,8 @@ def _interruptible(work: Any) -> dict[str, Any]:
 
 def _experiment(arguments: argparse.Namespace) -> Experiment:
     experiment = read_toml(arguments.file, needs_demand=False)
-    given = {name: getattr(arguments, name) for name in _OVERRIDES if getattr(arguments, name) is not None}
+    given = experiment_mapping(arguments)
+    given.pop("schedule", None)
     checked = from_mapping(
         {**given, "hosts": 2, "schedule": arguments.schedule, "loss_recovery": "sack"},
         where=f"{arguments.file} with the options: ",

@@ -74,6 +74,8 @@ def run_ranks(job: dict[str, Any], net: FabricNet, fabric: FabricPrograms, work:
     _write_names(names)
     for host in net.hosts:
         _set_sysctls(host.pid, given["sysctls"])
+    # What a rank prints is to be passed on before it goes on, lest it stop the clock; ranks run as they would elsewhere.
+    os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     go_read, go_write = os.pipe()
     ranks = []
     for rank, host in enumerate(net.hosts):
