@@ -32,6 +32,7 @@ class MoeLayer(torch.nn.Module):
         self.expert = torch.nn.Sequential(torch.nn.Linear(hidden, 64), torch.nn.ReLU(), torch.nn.Linear(64, hidden))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens x hidden to the same."""
         noise = -torch.log(-torch.log(torch.rand(len(tokens), self.ranks)))  # Gumbel: a draw without replacement
         weights, experts = (self.gate(tokens) + noise).topk(self.top_k, dim=1)
         weights = weights.softmax(dim=1)

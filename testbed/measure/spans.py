@@ -136,7 +136,7 @@ def figures(scenario: Scenario, result: Mapping[str, Any]) -> dict[str, Any]:
     facing = [wiring.host_port(host) for host in range(hosts)]
     inner = [queues[port.index] for port in wiring.ports[hosts:] if port.index not in set(facing)]
     hot = max(range(hosts), key=lambda host: queues[facing[host]])
-    counters = {name: sum(port[name] for port in result["ports"]) for name in ("marks", "drops", "lost", "foreign")}
+    counters = {name: sum(port[name] for port in result["ports"]) for name in ("marks", "drops", "lost")}
     return {
         "duration_ns": max(ends_ns),
         "rank_begin_ns": [0.0] * hosts,
