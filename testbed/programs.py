@@ -35,7 +35,6 @@ _FACTOR: Final = 100
 _RANK_MIB: Final = 192
 """Of a program and its libraries, rounded up: PyTorch's."""
 _SHARED_MIB: Final = 1024
-_SCRATCH: Final = ("/tmp", "/var/tmp", "/run", "/var/run", "/var/log", "/dev/shm")
 _PATIENCE: Final = Path(__file__).with_name("stage") / "patience.so"
 _FOLLOWED: Final = ("out", "err")
 
@@ -162,11 +161,12 @@ def _write_command(scenario: Scenario, program: Program, work: Path) -> None:
             }
         )
     )
-    shown = [str(program.folder), *(word for word in map(os.path.abspath, program.argv) if os.path.exists(word))]
-    shown += [folder for folder in environment.get("PATH", "").split(os.pathsep) if os.path.isdir(folder)]
-    shown += [folder for folder in (path or "").split(os.pathsep) if os.path.isdir(folder)]
-    covered = [path for path in shown if path.startswith(tuple(f"{folder}/" for folder in _SCRATCH))]
-    (work / VISIBLE).write_text("".join(f"{path}\n" for path in dict.fromkeys(covered)))
+    shown = {str(program.folder), *(word for word in map(os.path.abspath, program.argv) if os.path.exists(word))}
+    for name in ("PATH", "PYTHONPATH"):
+        shown |= {folder for folder in environment.get(name, "").split(os.pathsep) if os.path.isdir(folder)}
+    # Of a folder that is shown all is.
+    outermost = [path for path in sorted(shown) if not any(path.startswith(f"{other}/") for other in shown)]
+    (work / VISIBLE).write_text("".join(f"{path}\n" for path in outermost))
 
 
 def _keep_output(found: Path, folder: Path) -> None:

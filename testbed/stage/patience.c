@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define PATIENCE    200
+#define AGAIN       4
 #define HARDLY_NS   100
 #define PAUSE_NS    10000
 #define NS_A_SECOND 1000000000LL
@@ -32,8 +33,11 @@ static void impatience(long long now_ns)
 	read_ns = now_ns;
 	if (readings < PATIENCE)
 		return;
-	readings = PATIENCE / 2;
+	/* Once it is known to poll, it sleeps after a few readings, until the clock has moved by other means.
+	 */
+	readings = PATIENCE - AGAIN;
 	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &pause, NULL);
+	read_ns += PAUSE_NS;
 	errno = error;
 }
 
