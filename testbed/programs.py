@@ -28,7 +28,10 @@ from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
 __all__ = ["SYSCTLS", "Output", "Program", "prepare_programs", "run_program"]
 
-SYSCTLS: Final[dict[str, str]] = {}
+SYSCTLS: Final[dict[str, str]] = {
+    "net.ipv4.tcp_slow_start_after_idle": "0",
+    "net.ipv4.tcp_no_metrics_save": "1",
+}
 """Of every host, unless said otherwise: docs/exec.md says why."""
 SCHEDULES: Final = ("rr", "rate")
 _FACTOR: Final = 100
