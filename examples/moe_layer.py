@@ -20,10 +20,10 @@ import torch.distributed as dist
 class MoeLayer(torch.nn.Module):
     """Top-k gate, dispatch to the experts' ranks, a feed-forward expert, combine."""
 
-    def __init__(self, hidden: int, top_k: int, skew: float, *, hook: bool) -> None:
+    def __init__(self, hidden: int, top_k: int, skew: float, *, hook: bool, together: bool) -> None:
         super().__init__()
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.top_k, self.hook = top_k, hook
+        self.top_k, self.hook, self.together = top_k, hook, together
         self.gate = torch.nn.Linear(hidden, self.ranks)
         # A gate that has been trained likes some experts more than others: here by a Zipf law.
         torch.nn.init.zeros_(self.gate.weight)
@@ -54,6 +54,8 @@ class MoeLayer(torch.nn.Module):
         to, of = counts[self.rank].tolist(), counts[:, self.rank].tolist()
         output = rows.new_empty(sum(of), rows.shape[1])
         rows = rows.contiguous()
+        if self.together:
+            dist.barrier()
         begin_ns = time.monotonic_ns()
         if self.hook:
             from controller import hook
@@ -77,6 +79,9 @@ def options() -> Any:
     """Of the command line."""
     parser = argparse.ArgumentParser(description="a small MoE layer on gloo")
     parser.add_argument("--hook", action="store_true", help="write this rank's rates before each all-to-all")
+    parser.add_argument(
+        "--together", action="store_true", help="a barrier before each all-to-all (docs/exec.md says why)"
+    )
     parser.add_argument("--tokens", type=int, default=256, help="of each rank")
     parser.add_argument("--hidden", type=int, default=2048, help="elements of a token, 4 bytes each")
     parser.add_argument("--top-k", type=int, default=2, help="experts of a token")
@@ -91,7 +96,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    layer = MoeLayer(given.hidden, given.top_k, given.skew, hook=given.hook)
+    layer = MoeLayer(given.hidden, given.top_k, given.skew, hook=given.hook, together=given.together)
     with torch.no_grad():
         for _ in range(given.steps):
             dist.barrier()
