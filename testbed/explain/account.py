@@ -134,7 +134,8 @@ class _Account:
     def _pace(self) -> tuple[str, str]:
         """Group and text of a wait between two packets of a paced flow."""
         if not self._by_control:
-            return SENDER, "pace of its flow"
+            share = 100 * float(self._steps[self._packet.source, self._packet.destination]) / 2**_STEP_BITS
+            return SENDER, f"pace of its flow (R = {share:.3g} % of line rate)"
         self._note("a control sets the rates: what of the pace is the schedule's own is not told apart")
         return CONTROL, "pace of its flow, set by the control"
 

@@ -80,7 +80,11 @@ def explain(saved: Saved, run: Mapping[str, Any], progress: Progress) -> Explana
                 trace = Trace(scenario, work, number)
                 phases.append(account_of(scenario, experiment.run_of(schedule), trace, number))
 
-    data = run_schedule(scenario, schedule, min(os.sched_getaffinity(0)), progress, threading.Event(), inspect=inspect)
+    stop = threading.Event()
+    try:
+        data = run_schedule(scenario, schedule, min(os.sched_getaffinity(0)), progress, stop, inspect=inspect)
+    finally:
+        stop.set()
     _check_same(run, data.figures, set(identity(scenario, experiment.run_of(schedule))))
     found = Explanation(scenario, run, tuple(phases))
     lasted = [phase_ns for phase_ns in run["phase_cct_ns"] if phase_ns]

@@ -186,6 +186,6 @@ def apart(profile: Profile, port: HotPort) -> Apart:
     arrived = np.diff(np.concatenate([[0.0], np.cumsum(port.arrived_bytes)])[::every])
     expected = np.diff(profile.arrived_at(edges))
     return Apart(
-        float(np.abs(expected - arrived).max() / arrived.max()),
-        float(np.abs(profile.queue_at(edges) - queue).max() / port.queue_bytes.max()),
+        float(np.abs(expected - arrived).max() / max(1.0, arrived.max())),
+        float(np.abs(profile.queue_at(edges) - queue).max() / max(1.0, port.queue_bytes.max())),
     )
