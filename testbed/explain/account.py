@@ -19,7 +19,7 @@ from controller.schedule import make_plan
 from controller.schedule.plan import Discipline
 from testbed.engine import ControlKind, EventKind
 from testbed.experiment import Run
-from testbed.explain.trace import Packet, Share, Trace, Transmission, unsound
+from testbed.explain.trace import Flow, Packet, Share, Trace, Transmission, unsound
 from testbed.job import start_offsets
 from testbed.scenario import Scenario
 from testbed.times import delay_ns
@@ -257,17 +257,31 @@ class _Account:
         held = max(0, min(since, following.arrival_ns) - known_ns)
         rest = following.arrival_ns - known_ns - held
         group, what = self._pace if self._paced else (SENDER, "turn of its flow")
+        whole = sent.end_ns <= known_ns
+        waited, shares = self._queues_of(sent) if whole else (0, [])
+        end, fate = self._end(sent, known_ns), self._fate(sent, why, known_ns)
         return [
+            Part(RETRANSMISSION, end, f"{named}: queues up to there", waited, tuple(shares)),
             Part(
                 RETRANSMISSION,
-                self._end(sent, known_ns),
-                f"{named}: {self._fate(sent, why, known_ns)}",
-                gone_ns - sent.arrival_ns,
+                end,
+                f"{named}: {'wires; ' if whole else ''}{fate}",
+                gone_ns - sent.arrival_ns - waited,
             ),
             self._part(RETRANSMISSION, f"{named}: {_FOUND[why]}", known_ns - gone_ns),
             self._part(CONTROL, f"its window was closed after sending {number + 1}", held),
             self._part(RETRANSMISSION if group == SENDER else group, f"{what} after sending {number + 1}", rest),
         ]
+
+    def _queues_of(self, sent: Transmission) -> tuple[int, list[Share]]:
+        """How long a sending waited at all ports together, and behind whom."""
+        shares: dict[Flow, Share] = {}
+        for hop in sent.hops:
+            for share in self._trace.ahead(hop)[0]:
+                known = shares.get(share.flow, Share(share.flow, 0, 0))
+                shares[share.flow] = Share(share.flow, known.packets + share.packets, known.kernel_ns + share.kernel_ns)
+        waited = sum(hop.waited_ns for hop in sent.hops)
+        return waited, sorted(shares.values(), key=lambda share: -share.kernel_ns)
 
     def _end(self, sent: Transmission, known_ns: int) -> str:
         """Where it was seen last."""

@@ -13,7 +13,7 @@ __all__ = ["as_json", "as_table"]
 
 _SHOWN: Final = 3
 """Flows of a part that the table names."""
-_WHAT: Final = 52
+_WHAT: Final = 60
 
 
 def _name(share: Share, hosts: Sequence[str], phase: PhaseAccount) -> str:
