@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A bound flow has the rate of its slot, R; any other a bounded one. With PCC_FALLBACK congestion lowers it:
+/* A bound flow has the rate of its slot, R, or its part of it; any other a bounded one. With PCC_FALLBACK
+ * congestion lowers it:
  *
  *     rate = R * base / (1 + p)
  *
@@ -52,6 +53,14 @@ static void bind(const struct pcc_half *half, struct pcc_flow *flow, const struc
 	}
 	flow->bindings_generation = (uint32_t)half->generation;
 	flow->slot_plus_1 = find(half, flow->function, flow->qpn);
+}
+
+/* A QP's part of the rate of its slot, in equal parts whether the others send or not; 0 without a rate. */
+static uint32_t own_steps(const struct pcc_state *state, const struct pcc_half *half, uint32_t slot)
+{
+	uint32_t steps = rate_table_steps(&state->rates, slot), sharers = half->sharers[slot];
+
+	return steps && sharers > 1 ? (steps > sharers ? steps / sharers : 1) : steps;
 }
 
 /* ---- reactive fallback ---- */
@@ -138,7 +147,7 @@ uint32_t pcc_rate(const struct pcc_state *state, struct pcc_flow *flow, const st
 
 	bind(half, flow, event);
 	if (flow->slot_plus_1)
-		steps = rate_table_steps(&state->rates, flow->slot_plus_1 - 1u);
+		steps = own_steps(state, half, flow->slot_plus_1 - 1u);
 	if (!steps)
 		steps = half->generation ? settings->unknown_steps : DEFAULT_STEPS;
 	if (!(settings->flags & PCC_FALLBACK))

@@ -36,6 +36,22 @@ int pcc_settings_valid(const struct pcc_settings *settings)
 	       settings->bdp_bytes && settings->cnp_bytes && !(settings->flags & ~PCC_FALLBACK);
 }
 
+uint32_t pcc_set_parameters(struct pcc_state *state, uint32_t first, uint32_t count, const uint32_t *values)
+{
+	struct pcc_settings *settings = &state->bindings[state->active & 1].settings, wanted = *settings;
+	uint32_t *const fields[PCC_PARAMETERS] = {&wanted.unknown_steps, &wanted.rtt_ns, &wanted.bdp_bytes,
+						  &wanted.cnp_bytes, &wanted.flags};
+
+	if (first >= PCC_PARAMETERS || count > PCC_PARAMETERS - first)
+		return PCC_BAD_COUNT;
+	for (uint32_t i = 0; i < count; i++)
+		*fields[first + i] = values[i];
+	if (!pcc_bindings_in_force(state)->generation || !pcc_settings_valid(&wanted))
+		return PCC_BAD_SETTINGS;
+	*settings = wanted; /* a flow may see some of them earlier: each of them is valid */
+	return PCC_OK;
+}
+
 static uint32_t put_rates(struct pcc_state *state, const struct pcc_head *head, const uint8_t *message)
 {
 	struct rate_table *table = &state->rates;
@@ -81,6 +97,7 @@ static uint32_t insert(struct pcc_half *half, const struct pcc_binding *binding)
 		at = (at + 1) & (PCC_PLACES - 1);
 	}
 	half->place[at] = *binding;
+	half->sharers[binding->slot]++;
 	return PCC_OK;
 }
 
@@ -101,6 +118,8 @@ static uint32_t put_bindings(struct pcc_state *state, const struct pcc_head *hea
 		return PCC_BAD_SETTINGS;
 	for (uint32_t i = 0; i < PCC_PLACES; i++)
 		half->place[i].qpn = 0;
+	for (uint32_t i = 0; i < RATE_SLOTS; i++)
+		half->sharers[i] = 0;
 	for (uint32_t i = 0; i < head->count; i++) {
 		struct pcc_binding binding;
 

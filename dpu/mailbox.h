@@ -15,4 +15,12 @@ uint32_t pcc_mailbox(struct pcc_state *state, const void *request, uint32_t requ
 /* Whether settings can be put in force. */
 int pcc_settings_valid(const struct pcc_settings *settings);
 
+/* The settings as the SDK's algorithm parameters, in their order in struct pcc_settings. */
+#define PCC_PARAMETERS 5
+
+/* Changes `count` parameters from `first` on, all or none: PCC_OK, PCC_BAD_COUNT, or PCC_BAD_SETTINGS, also
+ * where there are no settings yet.
+ */
+uint32_t pcc_set_parameters(struct pcc_state *state, uint32_t first, uint32_t count, const uint32_t *values);
+
 #endif

@@ -13,6 +13,7 @@ _Static_assert(PCC_PLACES >= 2 * PCC_BINDINGS, "the hash table is never more tha
 struct pcc_half {
 	uint64_t generation;
 	struct pcc_settings settings;
+	uint16_t sharers[RATE_SLOTS]; /* QPs that share a slot's rate */
 	struct pcc_binding place[PCC_PLACES]; /* open addressing; QPN 0: free */
 };
 
