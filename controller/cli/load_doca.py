@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controller.demand import Demand
 from controller.errors import CannotRunError, InputError
 from controller.nic.doca import DocaNic, State, default_settings, line_rate_bps
 from controller.nic.doca_message import MAX_BINDINGS, QPN_MAX, QPN_MIN, RATE_ONE, Binding
 from controller.nic.rate_table import RATE_SLOTS
-from controller.schedule import rate
+from controller.rates import compute_rates
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,7 +54,7 @@ def run_doca(arguments: argparse.Namespace, demand: Demand) -> int:
     line_rate = (
         line_rate_bps(arguments.dev) if arguments.link_gbps is None else Fraction(str(arguments.link_gbps)) * 10**9
     )
-    steps = _steps(demand, row, line_rate)
+    steps = compute_rates(demand, steps=RATE_ONE, rank=arguments.rank)
     settings = default_settings(line_rate, rtt_ns=round(1000 * arguments.rtt_us), fallback=arguments.fallback)
     with DocaNic.load(arguments.dev, line_rate, bindings=bindings, settings=settings) as nic:
         nic.write_rates(steps)
@@ -75,17 +74,6 @@ def run_doca(arguments: argparse.Namespace, demand: Demand) -> int:
         raise CannotRunError(
             f"{arguments.dev}: the DPU's program is not active any more ({state.name.lower()}): nothing is paced"
         )
-
-
-def _steps(demand: Demand, row: NDArray[np.int64], line_rate: Fraction) -> NDArray[np.uint32]:
-    """The row's rates in the DPU's steps. Without anything to send, none."""
-    speeds = [line_rate] * demand.hosts
-    time_s = demand.bottleneck(speeds).time_s
-    if not time_s:
-        return np.zeros(demand.hosts, dtype="<u4")
-    stretched_s = time_s / rate.slack(demand.hosts, speeds, RATE_ONE)
-    steps: NDArray[np.uint32] = rate.rate_steps(row[None, :], stretched_s, [line_rate], RATE_ONE)[0].astype("<u4")
-    return steps
 
 
 def read_bindings(path: Path, hosts: int) -> list[Binding]:
