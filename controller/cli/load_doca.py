@@ -56,24 +56,24 @@ def run_doca(arguments: argparse.Namespace, demand: Demand) -> int:
     )
     steps = compute_rates(demand, steps=RATE_ONE, rank=arguments.rank)
     settings = default_settings(line_rate, rtt_ns=round(1000 * arguments.rtt_us), fallback=arguments.fallback)
-    with DocaNic.load(arguments.dev, line_rate, bindings=bindings, settings=settings) as nic:
-        nic.write_rates(steps)
-        generation, in_force = nic.read_rates()
-        share = float(np.frombuffer(in_force, dtype="<u4").sum(dtype=np.float64)) / RATE_ONE
-        print(
-            f"{arguments.dev}: {np.count_nonzero(steps)} rates written for {len(bindings)} QPs, {100 * share:.3f} % of "
-            f"{float(line_rate) / 1e9:g} Gb/s together, generation {generation}; in force until this command ends",
-            flush=True,
-        )
-        try:
+    try:
+        with DocaNic.load(arguments.dev, line_rate, bindings=bindings, settings=settings) as nic:
+            nic.write_rates(steps)
+            generation, in_force = nic.read_rates()
+            share = float(np.frombuffer(in_force, dtype="<u4").sum(dtype=np.float64)) / RATE_ONE
+            print(
+                f"{arguments.dev}: {np.count_nonzero(steps)} rates written for {len(bindings)} QPs, {100 * share:.3f} % of "
+                f"{float(line_rate) / 1e9:g} Gb/s together, generation {generation}; in force until this command ends",
+                flush=True,
+            )
             while (state := nic.state) is State.ACTIVE:
                 time.sleep(_LOOK_S)
-        except KeyboardInterrupt:
-            print(f"{arguments.dev}: not paced any more")
-            return 0
-        raise CannotRunError(
-            f"{arguments.dev}: the DPU's program is not active any more ({state.name.lower()}): nothing is paced"
-        )
+    except KeyboardInterrupt:
+        print(f"{arguments.dev}: not paced any more")
+        return 0
+    raise CannotRunError(
+        f"{arguments.dev}: the DPU's program is not active any more ({state.name.lower()}): nothing is paced"
+    )
 
 
 def read_bindings(path: Path, hosts: int) -> list[Binding]:

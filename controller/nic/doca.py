@@ -106,7 +106,7 @@ class DocaNic(Nic):
         self.device = device
         self._library = library.handle
         self._context: ctypes.c_void_p | None = context
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.RLock()
         self._rates_generation = 0
         self._bindings_generation = 0
 
@@ -165,15 +165,17 @@ class DocaNic(Nic):
 
     def write_bindings(self, bindings: Iterable[Binding], settings: Settings) -> None:
         """Which QP has the rate of which slot; what was bound before and is not among them is bound no more."""
-        generation = self._bindings_generation + 1
-        self._send(bindings_message(generation, settings, bindings))
-        self._bindings_generation = generation
+        with self._one_at_a_time:
+            generation = self._bindings_generation + 1
+            self._send(bindings_message(generation, settings, bindings))
+            self._bindings_generation = generation
 
     def write_rates(self, steps: Steps) -> None:
         """All in one message. Flows take their new rate at their next event, and owe what they owed."""
-        generation = self._rates_generation + 1
-        self._send(rates_message(generation, steps))
-        self._rates_generation = generation
+        with self._one_at_a_time:
+            generation = self._rates_generation + 1
+            self._send(rates_message(generation, steps))
+            self._rates_generation = generation
 
     def read_rates(self) -> tuple[int, bytes]:
         """(generation, little-endian uint32 a slot), as the DPU has them."""

@@ -198,12 +198,12 @@ int pcc_host_close(struct pcc_host *host, char *why, size_t room)
 				failure = fail(why, room, "doca_pcc_stop failed", result);
 		}
 		result = doca_pcc_destroy(host->pcc);
-		if (result != DOCA_SUCCESS)
+		if (result != DOCA_SUCCESS && failure == PCC_HOST_OK)
 			failure = fail(why, room, "doca_pcc_destroy failed", result);
 	}
 	if (host->device) {
 		result = doca_dev_close(host->device);
-		if (result != DOCA_SUCCESS)
+		if (result != DOCA_SUCCESS && failure == PCC_HOST_OK)
 			failure = fail(why, room, "doca_dev_close failed", result);
 	}
 	free(host);

@@ -34,7 +34,7 @@ int pcc_host_state(struct pcc_host *host, uint32_t *state, char *why, size_t roo
  */
 int pcc_host_send(struct pcc_host *host, const void *message, uint32_t bytes, void *reply,
 		  uint32_t reply_room, uint32_t *reply_bytes, char *why, size_t room);
-/* Stops the program if it runs, and frees all. What fails is said, and the rest done all the same. */
+/* Stops the program if it runs, and frees all. What fails first is said, and the rest tried all the same. */
 int pcc_host_close(struct pcc_host *host, char *why, size_t room);
 
 #endif

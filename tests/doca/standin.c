@@ -56,6 +56,7 @@ static char failing[64];
 static int failing_error;
 static int broken = -1; /* state that the process is in, whatever it did */
 static int open_objects;
+static struct doca_pcc *latest;
 static uint32_t parameter_values[PARAMETERS], parameter_count, slots, disabled_events;
 
 /* Calls so far, a word each, and how they ended if not well. */
@@ -66,6 +67,8 @@ void standin_fail(const char *function, int error);
 void standin_break(int state);
 /* Devices, lists and contexts that are open. */
 int standin_open_objects(void);
+/* As if the process that has them open had ended. */
+void standin_forget(void);
 uint32_t standin_parameters(uint32_t *values);
 uint32_t standin_slots(void);
 uint32_t standin_disabled_events(void);
@@ -97,6 +100,14 @@ void standin_break(int state)
 int standin_open_objects(void)
 {
 	return open_objects;
+}
+
+void standin_forget(void)
+{
+	if (latest && latest->lock >= 0)
+		close(latest->lock);
+	latest = NULL;
+	open_objects = 0;
 }
 
 uint32_t standin_parameters(uint32_t *values)
@@ -202,7 +213,7 @@ doca_error_t doca_pcc_create(struct doca_dev *device, struct doca_pcc **pcc)
 
 	if (result)
 		return result;
-	*pcc = calloc(1, sizeof(**pcc));
+	*pcc = latest = calloc(1, sizeof(**pcc));
 	(*pcc)->device = device;
 	(*pcc)->lock = -1;
 	/* What the public sample has where nobody sets it. */
@@ -298,7 +309,7 @@ doca_error_t doca_pcc_stop(struct doca_pcc *pcc)
 	doca_error_t result =
 		called("stop", state_of(pcc) <= DOCA_PCC_PS_STANDBY ? DOCA_SUCCESS : DOCA_ERROR_BAD_STATE);
 
-	pcc->stopped = !result;
+	pcc->stopped |= !result;
 	return result;
 }
 
@@ -314,6 +325,7 @@ doca_error_t doca_pcc_destroy(struct doca_pcc *pcc)
 	free(pcc->request);
 	free(pcc->response);
 	pcc->device->contexts--;
+	latest = latest == pcc ? NULL : latest;
 	free(pcc);
 	open_objects--;
 	return DOCA_SUCCESS;

@@ -121,3 +121,28 @@ def bound(dpu: Dpu, rates: list[int], *, settings: Settings = SETTINGS, generati
     assert dpu.send(bindings_message(generation, settings, bindings)).status == 0
     words = b"".join(rate.to_bytes(4, "little") for rate in rates)
     assert dpu.send(rates_message(generation, words)).status == 0
+
+
+STANDIN_FAILURES = {
+    "in use": 1,
+    "not supported": 2,
+    "invalid value": 3,
+    "no memory": 4,
+    "bad state": 5,
+    "I/O failed": 6,
+}
+"""enum doca_error of tests/doca/doca_error.h."""
+EVENT_CNP, EVENT_TX, EVENT_ACK, EVENT_NACK, EVENT_RTT = range(2, 7)
+"""DOCA_PCC_DEV_EVNT_*, as tests/doca/doca_pcc_dev.h numbers them."""
+
+
+def compile_standin(folder: Path) -> Path:
+    """The host library as make -C dpu builds it, but on the stand-in, with the DPU's program in the same process."""
+    sources = ["dpu/host/host.c", "dpu/device/device.c", *PLAIN, "tests/doca/standin.c"]
+    return compile_library(
+        folder,
+        "libstandin_pcc.so",
+        [REPOSITORY / source for source in sources],
+        [REPOSITORY / "dpu", REPOSITORY / "ebpf/include", REPOSITORY / "tests/doca"],
+        "-D_GNU_SOURCE",
+    )
