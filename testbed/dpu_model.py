@@ -23,7 +23,7 @@ __all__ = ["FIRST_QPN", "STATE_BYTES", "mailbox", "of_dpus", "plan"]
 
 FIRST_QPN: Final = 0x100
 """The QP to host j has this number plus j. Which numbers a real host hands out is its own matter."""
-STATE_BYTES: Final = 84_000
+STATE_BYTES: Final = 80_000
 """Of one DPU, rounded up: struct pcc_state of dpu/state.h."""
 _SEND: Final = struct.Struct("<QII")
 """struct dpu_send of testbed/engine/dpus.h: at_ns, host, bytes."""

@@ -581,6 +581,8 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 {
 	const uint64_t *byte_ns = engine->byte_ns.buf, *start_ns = engine->start_ns.buf;
 	uint64_t wire_ns = wire_time_ns(engine->mtu_bytes, byte_ns[flow->source]);
+	/* What its timeouts allow for; a DPU is yet to say. */
+	uint32_t pace = engine->dpus.states ? DPU_FIRST_STEPS : flow->steps;
 
 	engine->flow_of[flow->source * engine->host_count + flow->destination] = (uint32_t)place;
 	engine->flow_storage[place] = (struct flow_state){
@@ -598,8 +600,7 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 		.window_bytes = INT64_MAX / 2,
 		.first = engine->expected_packets,
 		/* Without a pace of its own a flow waits for the others of its host. */
-		.gap_ns = flow->steps ? (uint64_t)((double)wire_ns * (double)RATE_ONE / flow->steps)
-				      : wire_ns * of_host,
+		.gap_ns = pace ? (uint64_t)((double)wire_ns * (double)RATE_ONE / pace) : wire_ns * of_host,
 	};
 	engine->expected_packets += flow->packets;
 }

@@ -57,7 +57,7 @@ static int failing_error;
 static int broken = -1; /* state that the process is in, whatever it did */
 static int open_objects;
 static struct doca_pcc *latest;
-static uint32_t parameter_values[PARAMETERS], parameter_count, slots, disabled_events;
+static uint32_t parameter_values[PARAMETERS], parameter_count, slots;
 
 /* Calls so far, a word each, and how they ended if not well. */
 const char *standin_journal(void);
@@ -71,7 +71,6 @@ int standin_open_objects(void);
 void standin_forget(void);
 uint32_t standin_parameters(uint32_t *values);
 uint32_t standin_slots(void);
-uint32_t standin_disabled_events(void);
 uint32_t standin_event(uint32_t *context, uint32_t type, uint32_t port, uint32_t slot, uint32_t qpn,
 		       uint32_t timestamp, uint32_t sent_32bytes, uint32_t coalesced);
 
@@ -119,11 +118,6 @@ uint32_t standin_parameters(uint32_t *values)
 uint32_t standin_slots(void)
 {
 	return slots;
-}
-
-uint32_t standin_disabled_events(void)
-{
-	return disabled_events;
 }
 
 /* A call: noted, and failed if that was asked for, or if it is not allowed now. */
@@ -267,6 +261,7 @@ doca_error_t doca_pcc_start(struct doca_pcc *pcc)
 {
 	const char *lock = getenv("STANDIN_LOCK");
 	doca_error_t result = before_start(pcc);
+	uint32_t disabled_events;
 
 	if (!pcc->app || !pcc->threads || !lock)
 		result = DOCA_ERROR_BAD_STATE;

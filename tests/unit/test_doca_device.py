@@ -33,9 +33,7 @@ def program_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def program(program_file: Path) -> ctypes.CDLL:
     """Just loaded onto the DPU."""
     library = ctypes.CDLL(str(program_file))
-    disabled = ctypes.c_uint32()
-    library.doca_pcc_dev_user_init(ctypes.byref(disabled))
-    library.disabled = disabled.value
+    library.doca_pcc_dev_user_init(ctypes.byref(ctypes.c_uint32()))
     library.standin_event.restype = ctypes.c_uint32
     return library
 
@@ -82,8 +80,10 @@ def parameters(program: ctypes.CDLL) -> list[int]:
 
 def test_init(program: ctypes.CDLL) -> None:
     """Slot 0 of all ports, ACKs masked out, parameters with their defaults, which the stand-in holds to their bounds."""
+    disabled = ctypes.c_uint32()
+    program.doca_pcc_dev_user_init(ctypes.byref(disabled))
     assert program.standin_slots() == 0b1111
-    assert program.disabled == 1 << EVENT_ACK
+    assert disabled.value == 1 << EVENT_ACK
     assert parameters(program) == DEFAULTS
 
 
