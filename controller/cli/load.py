@@ -48,12 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
         mtu_bytes=arguments.mtu_bytes,
         hosts_per_server=arguments.gpus_per_server,
     )
-    if arguments.rank >= demand.hosts:
-        raise InputError(f"--rank {arguments.rank}: {arguments.file} has ranks 0 to {demand.hosts - 1}")
     if arguments.nic == "doca":
         return run_doca(arguments, demand)
     if arguments.peers is None:
         raise InputError('--nic ebpf needs --peers: a TOML file with lines such as 0 = "10.0.0.1"')
+    if arguments.rank >= demand.hosts:
+        raise InputError(f"--rank {arguments.rank}: {arguments.file} has ranks 0 to {demand.hosts - 1}")
     row = demand.wire_bytes[arguments.rank]
     peers = read_peers(arguments.peers, demand.hosts)
     missing = [rank for rank in np.flatnonzero(row).tolist() if rank not in peers]

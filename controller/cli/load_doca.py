@@ -41,6 +41,8 @@ def add_doca_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_doca(arguments: argparse.Namespace, demand: Demand) -> int:
     """Loads the program, writes bindings and rates, and waits; whoever ends the command ends the pacing."""
+    if arguments.rank >= demand.hosts:
+        raise InputError(f"--rank {arguments.rank}: {arguments.file} has ranks 0 to {demand.hosts - 1}")
     if arguments.bindings is None:
         raise InputError(f"--nic doca needs --bindings: a TOML file with {_EXAMPLE}")
     if not 0.1 <= arguments.rtt_us <= 1e6:
