@@ -25,9 +25,9 @@ ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h dpu/*.h)
 ENGINE_STAMP := build/engine.stamp
 NATIVE_SOURCES := $(wildcard controller/native/*.c)
 NATIVE_STAMP := build/native.stamp
-C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] controller/native/*.[ch] benchmarks/*.c \
-	dpu/*.[ch] dpu/*/*.[ch] tests/doca/*.[ch])
+C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] controller/native/*.[ch] benchmarks/*/*.c)
 SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
+C_SOURCES += $(wildcard dpu/*.[ch] dpu/*/*.[ch] dpu/*/*/*.[ch] tests/doca/*.[ch])
 
 .DEFAULT_GOAL := help
 .PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench \
@@ -122,7 +122,7 @@ bench: setup ## measure speed, set-up time and memory (some minutes, on an idle 
 	@$(BIN)/python benchmarks/virtual_stage.py
 
 bench-controller: $(BIN)/incastfree $(NATIVE_STAMP) ## measure the controller: M, a rank's rates, their write (a minute)
-	@$(BIN)/python benchmarks/controller.py
+	@$(BIN)/python benchmarks/controller
 
 p4: ## compile the P4 switch for BMv2 again (where p4c is)
 	@$(PYTHON) scripts/build-p4.py
