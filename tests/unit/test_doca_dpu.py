@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import struct
+import subprocess
 import zlib
 from dataclasses import replace
 
@@ -23,6 +25,7 @@ from controller.nic.doca_message import (
     read_message,
 )
 from controller.nic.rate_table import RATE_SLOTS, RateTable
+from tests.conftest import REPOSITORY
 from tests.unit.doca import CNP, NACK, OTHER, SETTINGS, TX, Dpu, Flow, bound, compile_plain
 
 DEFAULT = 1 << 12
@@ -47,6 +50,23 @@ def sealed(message: bytearray) -> bytes:
     message[12:16] = bytes(4)
     message[12:16] = struct.pack("<I", zlib.crc32(message))
     return bytes(message)
+
+
+def test_it_compiles_for_a_dpa() -> None:
+    """A freestanding RISC-V without Linux's headers: all that can be said here of dpacc."""
+    clang = shutil.which("clang")
+    if (
+        clang is None
+        or "riscv64"
+        not in subprocess.run([clang, "--print-targets"], check=False, capture_output=True, text=True).stdout
+    ):
+        pytest.skip("needs a clang for RISC-V: apt-get install clang")
+    includes = [f"-I{REPOSITORY / name}" for name in ("dpu", "dpu/compat", "ebpf/include", "tests/doca")]
+    flags = ("--target=riscv64", "-ffreestanding", "-nostdlibinc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror")
+    for source in ("algorithm.c", "mailbox.c", "device/device.c"):
+        subprocess.run(
+            [clang, *flags, *includes, "-c", str(REPOSITORY / "dpu" / source), "-o", "/dev/null"], check=True
+        )
 
 
 # ---- tables ----

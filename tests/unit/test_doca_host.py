@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -442,6 +443,18 @@ def test_the_interface(library: Library) -> None:
         attach_nic("doca", "mlx5_0")
     with pytest.raises(CannotRunError, match="ends with the process"):
         module.unload("mlx5_0")
+
+
+def test_where_the_sdk_is_not_its_build_says_so_in_one_line(tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("needs make: apt-get install make")
+    command = ["make", "-s", "-C", str(REPOSITORY / "dpu"), f"DOCA={tmp_path}", "check"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 2
+    said = [line for line in made.stderr.splitlines() if not line.startswith("make: ")]
+    assert len(said) == 1
+    assert said[0].startswith("dpu: missing: dpacc")
+    assert said[0].endswith("install NVIDIA's DOCA SDK with DPACC (docs/doca.md), or give DOCA=PATH of one")
 
 
 def test_line_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
