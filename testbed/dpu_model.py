@@ -22,7 +22,7 @@ from testbed.scenario import Scenario
 __all__ = ["FIRST_QPN", "STATE_BYTES", "mailbox", "of_dpus", "plan"]
 
 FIRST_QPN: Final = 0x100
-"""The QP to host j has this number plus j. Which numbers a real host hands out is its own matter."""
+"""The QP to host j has this number plus j (testbed/engine/dpus.h). Which numbers a real host hands out is its own matter."""
 STATE_BYTES: Final = 80_000
 """Of one DPU, rounded up: struct pcc_state of dpu/state.h."""
 _SEND: Final = struct.Struct("<QII")

@@ -212,7 +212,6 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         rates_ns = _delay_rates(scenario, plan, before, flows)
         sends = b""
         if paced_by_dpus:
-            flows["qpn"] = dpu_model.FIRST_QPN + flows["destination"]
             old = before if rates_ns else None
             rates_ns = delay_ns(experiment.control_delay_ns, scenario.dilation)
             sends = dpu_model.mailbox(scenario, run, plan, old, rates_ns)

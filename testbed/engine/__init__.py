@@ -42,7 +42,7 @@ FLOW_FIELDS: Final = [
     ("steps", "<u4"),
     ("word", "<u4"),
     ("before_steps", "<u4"),
-    ("qpn", "<u4"),
+    ("reserved", "<u4"),
 ]
 """NumPy layout of struct flow (transport.h). Sorted by source, then in round-robin order."""
 

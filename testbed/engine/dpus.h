@@ -36,6 +36,9 @@ static inline uint32_t dpu_steps(uint32_t steps)
 	return steps < PCC_RATE_ONE ? steps << (RATE_STEP_BITS - PCC_RATE_BITS) : UINT32_MAX;
 }
 
+/* The QP to host j has this number plus j. */
+#define DPU_FIRST_QPN 0x100
+
 /* What a shaper has before the flow's first event: DOCA_PCC_DEV_DEFAULT_RATE. */
 #define DPU_FIRST_STEPS (1u << (RATE_STEP_BITS - 8))
 

@@ -63,11 +63,10 @@ static bool inform(struct engine *engine, struct flow_state *flow, enum pcc_even
 {
 	const uint64_t *byte_ns = engine->byte_ns.buf;
 	uint64_t fabric_ns = (uint64_t)((double)(now_ns - engine->epoch_ns) / engine->dilation);
-	const struct flow *given = (const struct flow *)engine->flows.buf + index_of(engine, flow);
 	uint32_t steps = dpus_event(&engine->dpus, flow->source, index_of(engine, flow),
 				    &(struct pcc_event){
 					    .kind = kind,
-					    .qpn = kind == PCC_TX ? given->qpn : 0,
+					    .qpn = kind == PCC_TX ? DPU_FIRST_QPN + flow->destination : 0,
 					    .now_ns = (uint32_t)fabric_ns,
 					    .bytes = bytes,
 					    .count = 1,

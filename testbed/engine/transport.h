@@ -25,7 +25,7 @@ struct flow { /* as Python lays them out: see testbed/engine/__init__.py */
 	uint32_t steps; /* of the line rate, as in the NIC's rate table; 0: not paced */
 	uint32_t word; /* of the receiver's bits; see ebpf/include/fabric.h */
 	uint32_t before_steps; /* the rate until the schedule's own is in force */
-	uint32_t qpn; /* by which a DPU knows it; 0 with any other NIC */
+	uint32_t reserved;
 };
 
 /* Three lines of the processor's cache, since with many flows each look at one misses it: what every packet

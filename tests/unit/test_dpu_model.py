@@ -34,7 +34,7 @@ int main(void) {{
     size_t at_ns = offsetof(struct dpu_send, at_ns), host = offsetof(struct dpu_send, host);
     printf("%zu %zu %zu %zu\\n", sizeof(struct dpu_send), at_ns, host, offsetof(struct dpu_send, bytes));
     printf("%u %u %u\\n", dpu_steps(1), dpu_steps(PCC_RATE_ONE - 1), dpu_steps(PCC_RATE_ONE));
-    printf("%u\\n", DPU_FIRST_STEPS);
+    printf("%u %u\\n", DPU_FIRST_STEPS, DPU_FIRST_QPN);
     return 0;
 }}
 """
@@ -84,7 +84,7 @@ def test_sizes_and_layouts(compile_c: Compile, library: ctypes.CDLL) -> None:
     lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines[0] == f"{dpu_model._SEND.size} 0 8 12"
     assert lines[1] == f"{1 << 12} {(RATE_ONE - 1) << 12} {2**32 - 1}"
-    assert lines[2] == str(2**32 // 256)
+    assert lines[2] == f"{2**32 // 256} {dpu_model.FIRST_QPN}"
     assert 0 <= dpu_model.STATE_BYTES - library.pcc_state_bytes() < 4000
 
 
@@ -102,7 +102,7 @@ def test_the_dpu_paces_what_the_plan_says(tmp_path: Path, library: ctypes.CDLL, 
     rates = np.zeros((hosts, hosts), dtype=np.int64)
     for flow in flows:
         rates[flow["source"], flow["destination"]] = dpus[flow["source"]].rate(
-            Flow(), TX, qpn=int(flow["qpn"]), bytes=MTU
+            Flow(), TX, qpn=dpu_model.FIRST_QPN + int(flow["destination"]), bytes=MTU
         )
     assert (rates[demand > 0] > 0).all()
     assert rates.sum(axis=0).max() <= RATE_ONE

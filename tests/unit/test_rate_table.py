@@ -260,7 +260,7 @@ def test_the_flow_table_is_read_as_it_is_written() -> None:
     for number, name in enumerate(flow.dtype.names or ()):
         flow[name] = number + 1
     assert tasks._FLOW.unpack(flow.tobytes()) == (1, 2, 3, 4, 5, 6, 7, 8, 9)
-    names = ("source", "destination", "ready_ns", "packets", "last_bytes", "steps", "word", "before_steps", "qpn")
+    names = ("source", "destination", "ready_ns", "packets", "last_bytes", "steps", "word", "before_steps", "reserved")
     assert flow.dtype.names == names
 
 
