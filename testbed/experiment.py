@@ -391,10 +391,10 @@ def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Pat
         if name not in known:
             raise InputError(f"{where}{name!r} is not a key{_nearest(name, [*known, *_TABLES])}")
         values[name] = _check(known[name], value, where, base)
-    if values.get("loss_recovery") == "none":
-        values.setdefault("schedule", ("rr", "rate"))  # without ACKs there is nothing to control by
     if values.get("nic") == DOCA_MODEL:
         values.setdefault("control_delay_ns", _MAILBOX_NS)
+    if values.get("loss_recovery") == "none":
+        values.setdefault("schedule", ("rr", "rate"))  # without ACKs there is nothing to control by
     phases = _phases(data.get("demand"), where, base)
     experiment = Experiment(
         demand=phases,
