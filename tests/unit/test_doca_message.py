@@ -23,6 +23,13 @@ STRUCTS = {
     "pcc_binding": message._BINDING,
     "pcc_reply": message._REPLY,
 }
+MEMBERS = {
+    "pcc_head": "magic version kind bytes checksum generation count reserved",
+    "pcc_settings": "unknown_steps rtt_ns bdp_bytes cnp_bytes flags reserved",
+    "pcc_binding": "qpn function slot",
+    "pcc_reply": "magic version status accepted refused rates_generation bindings_generation count reserved",
+}
+"""In the order in which doca_message.py packs them."""
 CONSTANTS = {
     "PCC_MAGIC": message.MAGIC,
     "PCC_VERSION": message.VERSION,
@@ -69,6 +76,7 @@ def test_offsets(layout: dict[str, int], name: str) -> None:
     """Each member lies where Python's format puts it."""
     python, at = STRUCTS[name], 0
     formats = re.findall(r"[A-Z]", python.format.lstrip("<"))
+    assert members(name) == MEMBERS[name].split()
     assert len(formats) == len(members(name))
     for member, code in zip(members(name), formats, strict=True):
         assert layout[f"{name}.{member}"] == at, member

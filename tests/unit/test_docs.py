@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+import controller
 from controller.cli.load_doca import read_bindings
 from controller.nic.doca_message import Binding
 from testbed.engine.cca import Network, load
@@ -44,3 +47,20 @@ def test_the_bindings_of_the_documentation(tmp_path: Path) -> None:
         Binding(0x1A6, 1),
         Binding(0x1A4, 2, function=1),
     ]
+
+
+def test_the_rates_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/controller.md: its first example. The second one, with a NIC, is in tests/emulation/test_controller.py."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "controller.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    exec(compile(blocks[0], "controller.md", "exec"), {})
+    assert [round(float(share), 6) for share in capsys.readouterr().out.strip("[]\n").split()] == [0.2, 0, 0.5]
+
+
+def test_the_interface_of_the_documentation() -> None:
+    """Every name that the package has is in the table, and no other."""
+    table = (DOCS / "controller.md").read_text().split("## The interface")[1].split("##")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for cell in first for name in re.findall(r"`(\w+)", cell)}
+    mentioned = named | set(re.findall(r"a `(\w+)`", table))
+    assert mentioned == set(controller.__all__)
