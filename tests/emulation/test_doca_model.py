@@ -114,8 +114,10 @@ from testbed.engine.cca import Control
 class Own(Control):
     kind = "rate"
 
-    def start(self):
+    def start(self, *heard):
         return self.path.ceiling_bps
+
+    on_ack = on_nack = on_timeout = start
 """
 
 
