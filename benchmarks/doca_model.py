@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/doca_model.py ../shared/data > results/doca.md
 
-The argument is the folder with olmoe/ and zipf/. One run after the other, all of seed 1; half an hour on one core, and 3 GB.
+The argument is the folder with olmoe/ and zipf/. One run after the other, all of seed 1; 20 minutes on one idle core.
 """
 
 from __future__ import annotations
