@@ -60,7 +60,7 @@ def prepare_programs(experiment: Experiment) -> Scenario:
 
     Raises InputError for what real programs do not know.
     """
-    for name, known in (("stage", "virtual"), ("fabric", "kernel")):
+    for name, known in (("stage", "virtual"), ("fabric", "kernel"), ("nic", "ebpf")):
         if getattr(experiment, name) != known:
             raise InputError(f"{name} is {getattr(experiment, name)}: exec knows {name} {known} alone: leave it out")
     if experiment.lb == "reps":

@@ -137,6 +137,7 @@ def test_why_a_rank_failed() -> None:
         ({"hosts": 1}, "no demand, and no hosts"),
         ({"hosts": 2, "stage": "host"}, "stage is host"),
         ({"hosts": 2, "fabric": "bmv2"}, "fabric is bmv2"),
+        ({"hosts": 2, "nic": "doca-model"}, "nic is doca-model"),
         ({"hosts": 2, "lb": "reps"}, "lb is reps"),
         ({"hosts": 2, "schedule": "rate"}, "needs a demand"),
         ({"hosts": 2, "schedule": "rr+nscc"}, "bring their own congestion control"),
