@@ -7,7 +7,7 @@ import contextlib, io, os, socket, struct, subprocess, sys, time
 from testbed.stage.console import say
 from pathlib import Path
 from controller.cli.main import main
-from controller.nic.rtnetlink import RtNetlink
+from controller.nic.rtnetlink import ROOT, NetlinkError, Qdisc, RtNetlink
 
 def sh(command):
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
@@ -35,10 +35,73 @@ open("/tmp/peers.toml", "w").write('0 = "10.9.0.1"\\n1 = "10.9.0.2"\\n2 = "10.9.
 def picture(interface):
     # All that a load could leave: qdiscs with their options, filters, pins, notes.
     with RtNetlink() as netlink:
-        qdiscs = netlink._all_qdiscs(socket.if_nametoindex(interface))
+        index = socket.if_nametoindex(interface)
+        qdiscs = sorted(map(str, netlink._all_qdiscs(index)))
+        hooks = [netlink.filters(index, egress=egress) for egress in (True, False)]
     files = sorted(str(path) for top in ("/sys/fs/bpf", "/run") for path in Path(top).rglob("*"))
-    hooks = sh(f"tc filter show dev {interface} egress; tc filter show dev {interface} ingress")
-    return str(sorted(map(str, qdiscs))), hooks, str([file for file in files if not file.startswith("/run/work/")])
+    return str(qdiscs), str(hooks), str([file for file in files if not file.startswith("/run/work/")])
 
 LOAD = ["load", "/tmp/d.csv", "--unit", "wire-bytes", "--dev", "eth0", "--rank", 0, "--peers", "/tmp/peers.toml"]
 """
+
+CAPTURE = r"""
+import ctypes, signal
+
+class Capture:
+    # What comes in at the other end of eth0: (ns, address, bytes on the wire), each as the kernel hands it over.
+    def __init__(self):
+        self.pid = os.fork()
+        if self.pid:
+            time.sleep(0.01)
+            return
+        ctypes.CDLL(None).setns(os.open("/run/netns/peer", os.O_RDONLY), 0)
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        sock.setsockopt(socket.SOL_SOCKET, 33, 1 << 28)  # SO_RCVBUFFORCE
+        sock.setsockopt(263, 15, 1)  # SOL_PACKET, PACKET_VNET_HDR
+        sock.bind(("eth0", 0))
+        found = []
+        def end(*_):
+            with open("/tmp/capture", "w") as file:
+                file.writelines(f"{t} {address} {wire}\n" for t, address, wire in found)
+            os._exit(0)
+        signal.signal(signal.SIGTERM, end)
+        while True:
+            data, sender = sock.recvfrom(70000)
+            if sender[2] == 4:  # PACKET_OUTGOING
+                continue
+            now = time.monotonic_ns()
+            kind, _, gso_bytes = struct.unpack_from("=xBHH", data)
+            frame, segments = data[10:], 1
+            tags = 0
+            while frame[12 + tags : 14 + tags] in (b"\x81\x00", b"\x88\xa8"):
+                tags += 4
+            protocol, ip = frame[12 + tags : 14 + tags], frame[14 + tags :]
+            if protocol == b"\x08\x00":
+                address = socket.inet_ntop(socket.AF_INET, ip[16:20])
+                headers = 14 + tags + 20 + (8 if ip[9] == 17 else (ip[32] >> 4) * 4)
+            elif protocol == b"\x86\xdd":
+                address, headers = socket.inet_ntop(socket.AF_INET6, ip[24:40]), 62 + tags
+            else:
+                continue
+            if kind:
+                segments = -(-(len(frame) - headers) // gso_bytes)
+            wire = max(60, len(frame) + (segments - 1) * headers) + 24 * segments
+            found.append((now, address, wire))
+
+    def end(self):
+        os.kill(self.pid, signal.SIGTERM)
+        os.waitpid(self.pid, 0)
+        rows = [line.split() for line in open("/tmp/capture")]
+        return [(int(t), address, int(wire)) for t, address, wire in rows]
+
+def excess_bytes(rows, bytes_per_ns):
+    # By how much more came in, in any window of time, than the rate allows.
+    sent, lowest, worst = 0, None, 0.0
+    for t, _, wire in rows:
+        here = sent - bytes_per_ns * t
+        lowest = here if lowest is None else min(lowest, here)
+        sent += wire
+        worst = max(worst, sent - bytes_per_ns * t - lowest)
+    return worst
+"""
+"""Follows PREPARE."""
