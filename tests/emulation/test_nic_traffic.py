@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -228,8 +229,113 @@ say("line", f"{excess_bytes(rows, BPS / 8e9 * 1.00001):.1f}")
     wire = 1000 + 28 + 14 + 24
     for line in lines[1:4]:
         excess, same, alternating, _ = map(float, line.split())
-        assert excess < wire + 1
+        assert excess < 1.01 * wire  # a microsecond is 5 bytes
         assert same == pytest.approx(1, rel=0.01)
-        # A packet has the rate of the moment at which it was queued: the mean is between the harmonic and the arithmetic.
-        assert 2 / 3 * 0.98 < alternating < 3 / 4 * 1.02
-    assert float(lines[4]) < 3 * (wire + 1)
+        # A packet has the rate of the moment at which it was queued. Of many a millisecond the mean would lie between
+        # the harmonic and the arithmetic, 2/3 and 3/4; the slowest flow sends about one.
+        assert 0.55 < alternating < 0.85
+    assert float(lines[4]) < 3 * 1.01 * wire
+
+
+IPERF = r"""
+import fcntl, json
+from controller.nic.ebpf import EbpfNic
+# Without entropy the kernel would look for some, and in virtual time for ever. RNDADDENTROPY.
+fcntl.ioctl(os.open("/dev/urandom", os.O_WRONLY), 0x40085203, struct.pack("ii64s", 512, 64, bytes(range(64))))
+# iperf3 polls its sockets while it waits, and in virtual time a poll takes none: each is to take 20 us and a timer's slack.
+open("/tmp/poll.c", "w").write('''
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/select.h>
+#include <time.h>
+int select(int count, fd_set *in, fd_set *out, fd_set *other, struct timeval *limit)
+{
+    static int (*real)(int, fd_set *, fd_set *, fd_set *, struct timeval *);
+    struct timespec cost = { 0, 20000 };
+    if (!real)
+        real = dlsym(RTLD_NEXT, "select");
+    nanosleep(&cost, 0);
+    return real(count, in, out, other, limit);
+}
+''')
+sh("gcc -O2 -shared -fPIC -o /tmp/poll.so /tmp/poll.c")
+LINE_BPS = 2e8
+SECONDS = 1.2
+environment = {**os.environ, "LD_PRELOAD": "/tmp/poll.so"}
+assert not incastfree(*LOAD, "--link-gbps", LINE_BPS / 1e9)[0]
+nic = EbpfNic.attach("eth0")
+_, steps = nic.read_rates()
+numbers = struct.unpack("<1024I", steps)
+scaled = [struct.pack("<1024I", *(int(number * factor) for number in numbers)) for factor in (0.86, 0.94)]
+for what, tables, share in (("same", [steps], 1.0), ("alternating", scaled, 0.9)):
+    nic.write_rates(tables[0])
+    servers = [
+        subprocess.Popen(["ip", "netns", "exec", "peer", "iperf3", "-s", "-1", "-B", f"10.9.0.{n}"], env=environment, stdout=-3)
+        for n in (2, 3, 4)
+    ]
+    time.sleep(0.5)
+    capture = Capture()
+    clients = [
+        subprocess.Popen(
+            ["iperf3", "-J", "-c", f"10.9.0.{n}", "-t", str(SECONDS), *OPTIONS], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for n in (2, 3, 4)
+    ]
+    begin, count = time.monotonic(), 0
+    while time.monotonic() < begin + SECONDS:
+        nic.write_rates(tables[count % len(tables)])
+        count += 1
+        time.sleep(max(0, begin + count / 1000 - time.monotonic()))
+    results = [json.loads(client.communicate()[0]) for client in clients]
+    for server in servers:
+        server.wait()
+    rows = [row for row in capture.end() if row[1] in ("10.9.0.2", "10.9.0.3", "10.9.0.4")]
+    # Of the run what is left without its start, where TCP looks for its window, and its end.
+    first, last = begin * 1e9 + 0.2e9, begin * 1e9 + (SECONDS - 0.1) * 1e9
+    inside = [row for row in rows if first < row[0] < last]
+    def rate(some):
+        return sum(row[2] for row in some[1:]) * 8e9 / (some[-1][0] - some[0][0])
+    bursts = 0
+    for n, part in ((2, 1 / 7), (3, 2 / 7), (4, 4 / 7)):
+        address = f"10.9.0.{n}"
+        got = rate([row for row in inside if row[1] == address]) / (LINE_BPS * part * share)
+        own = [row for row in rows if row[1] == address]
+        largest = max(row[2] for row in own)
+        bursts += largest
+        highest = part * (0.94 if share < 1 else 1) * 1.00001
+        say("line", f"{what} {address} {got:.5f} {excess_bytes(own, LINE_BPS / 8e9 * highest) / largest:.4f} {largest}")
+    over = excess_bytes(rows, LINE_BPS / 8e9 * 1.00001) / bursts
+    say("line", f"{what} port {rate(inside) / LINE_BPS:.5f} {over:.4f} {count}")
+    again = sum(result["end"].get("sum_sent", {}).get("retransmits", 0) for result in results)
+    say("line", f"{what} iperf3 {' '.join(result.get('error', 'good') for result in results)} {again}")
+say("line", sh("tc -s qdisc show dev eth0 root").split("dropped ")[1].split(",")[0])
+"""
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp", "tcp-gso"])
+def test_iperf3(guest: Callable[[str], list[str]], transport: str) -> None:
+    """Three peers get R within 1 %, the port no more than its line rate, while rates are rewritten 1,000 times a second."""
+    if shutil.which("iperf3") is None:
+        pytest.skip("needs iperf3: apt-get install iperf3")
+    options = {"udp": ["-u", "-b", "0", "-l", "1448"], "tcp": [], "tcp-gso": []}[transport]
+    segments = "" if transport == "tcp-gso" else 'sh("ip link set eth0 gso_max_segs 1")\n'
+    lines = guest(PREPARE + CAPTURE + segments + f"OPTIONS = {options}\n" + IPERF)
+    print("\n".join(lines))
+    assert lines[-1] == "0"  # fq has dropped nothing
+    assert len(lines) == 11
+    for line in lines[:-1]:
+        what, whom, *numbers = line.split()
+        if whom == "iperf3":
+            assert numbers == ["good"] * 3 + ["0"], line  # nothing was sent again
+            continue
+        share, excess = float(numbers[0]), float(numbers[1])
+        # In packets, or in segments that leave as one. TCP's own pacing may put off a packet into the time of the next.
+        assert excess < (1.01 if transport == "udp" else 2), line
+        if whom == "port":
+            assert share <= 1.0, line
+            assert int(numbers[2]) >= 1190, line
+        elif what == "alternating" and transport == "tcp-gso":
+            # A segment takes several milliseconds, at the rate of the one in which it was queued: 4.5 % off at most.
+            assert share == pytest.approx(1, abs=0.045), line
+        else:
+            assert share == pytest.approx(1, abs=0.01), line
