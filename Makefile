@@ -26,7 +26,7 @@ ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h)
 ENGINE_STAMP := build/engine.stamp
 NATIVE_SOURCES := $(wildcard controller/native/*.c)
 NATIVE_STAMP := build/native.stamp
-C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] controller/native/*.[ch] benchmarks/*.c)
+C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] controller/native/*.[ch] benchmarks/*/*.c)
 SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
 
 .DEFAULT_GOAL := help
@@ -123,7 +123,7 @@ bench: setup ## measure speed, set-up time and memory (some minutes, on an idle 
 	@$(BIN)/python benchmarks/virtual_stage.py
 
 bench-controller: $(BIN)/incastfree $(NATIVE_STAMP) ## measure the controller: M, a rank's rates, their write (a minute)
-	@$(BIN)/python benchmarks/controller.py
+	@$(BIN)/python benchmarks/controller
 
 p4: ## compile the P4 switch for BMv2 again (where p4c is)
 	@$(PYTHON) scripts/build-p4.py

@@ -81,7 +81,8 @@ class Demand:
 def bottleneck_of(loads: PortLoads, speeds_bps: Sequence[Fraction]) -> Bottleneck:
     """See Demand.bottleneck."""
     best: Bottleneck | None = None
-    equal = all(speed == speeds_bps[0] for speed in speeds_bps)
+    first = speeds_bps[0]
+    equal = all(speed is first or speed == first for speed in speeds_bps)
     for side, sums in (("receiver", loads.received), ("sender", loads.sent)):
         # Of equal speeds the first of the largest loads, and no other, may be it.
         for host in [int(sums.argmax())] if equal else range(len(sums)):

@@ -51,7 +51,7 @@ def compute_rates(
     rates = np.zeros(amounts.shape, dtype=np.uint32)
     time_s = bottleneck_of(loads, speeds).time_s
     if time_s:
-        stretched_s = time_s / slack(hosts, speeds, steps)
+        stretched_s = time_s / slack(hosts, speeds if line_rates_bps else [Fraction(1)], steps)
         rates = rate_steps(amounts, stretched_s, [speeds[sender] for sender in ranks], steps)
     return rates if rank is None else rates[0]
 
@@ -91,7 +91,7 @@ def rank_rates(
     largest = max(largest_row, int(received.max(initial=0)))
     if not largest:
         return np.zeros(hosts, dtype=np.uint32)
-    slack(hosts, [Fraction(1)] * hosts, steps)
+    slack(hosts, [Fraction(1)], steps)
     ceil_into(rates, row, usable, largest)
     return rates
 

@@ -17,18 +17,20 @@
 #error "entries are taken as halves of little-endian words"
 #endif
 
-#define LANES 4
-#define ROWS  4
+#define LANES     4
+#define ROWS      4 /* read at once: their sums fill 16 vector registers */
+#define MANY_ROWS 6 /* 32 registers */
 
 typedef uint64_t lanes __attribute__((vector_size(8 * LANES)));
 typedef uint64_t loose_lanes __attribute__((vector_size(8 * LANES), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* One binary for all machines of an architecture; the choice is glibc's, when the library is loaded. */
+/* One binary for all machines of an architecture: what a processor has is found out when it runs. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__has_attribute)
 #if __has_attribute(target_clones)
-#define WIDEST __attribute__((target_clones("avx2", "default")))
+#define WIDEST      __attribute__((target_clones("avx2", "default")))
+#define AVX512_ONLY __attribute__((target("avx512f,avx512vl")))
 #endif
 #endif
 #ifndef WIDEST
@@ -45,7 +47,7 @@ struct columns {
 INLINE void add_rows_32(const uint32_t *rows, size_t hosts, int count, struct columns *columns,
 			uint64_t *sent)
 {
-	lanes words[ROWS] = {{0}}, high[ROWS] = {{0}};
+	lanes words[MANY_ROWS] = {{0}}, high[MANY_ROWS] = {{0}};
 	const size_t pairs = hosts / 2, whole = pairs - pairs % LANES;
 
 	for (size_t pair = 0; pair < whole; pair += LANES) {
@@ -87,15 +89,37 @@ INLINE void add_rows_32(const uint32_t *rows, size_t hosts, int count, struct co
 	}
 }
 
-WIDEST static void pass_32(const uint32_t *matrix, size_t hosts, struct columns *columns, uint64_t *sent)
+INLINE void pass_32(const uint32_t *matrix, size_t hosts, size_t at_once, struct columns *columns,
+		    uint64_t *sent)
 {
 	size_t row = 0;
 
-	for (; row + ROWS <= hosts; row += ROWS)
-		add_rows_32(matrix + row * hosts, hosts, ROWS, columns, sent + row);
+	for (; row + at_once <= hosts; row += at_once)
+		add_rows_32(matrix + row * hosts, hosts, (int)at_once, columns, sent + row);
 	for (; row < hosts; row++)
 		add_rows_32(matrix + row * hosts, hosts, 1, columns, sent + row);
 }
+
+WIDEST static void pass_32_any(const uint32_t *matrix, size_t hosts, struct columns *columns, uint64_t *sent)
+{
+	pass_32(matrix, hosts, ROWS, columns, sent);
+}
+
+#ifdef AVX512_ONLY
+AVX512_ONLY static void pass_32_avx512(const uint32_t *matrix, size_t hosts, struct columns *columns,
+				       uint64_t *sent)
+{
+	pass_32(matrix, hosts, MANY_ROWS, columns, sent);
+}
+
+static int has_avx512(void)
+{
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
+}
+#else
+#define pass_32_avx512 pass_32_any
+#define has_avx512()   0
+#endif
 
 int loads_32(const uint32_t *matrix, size_t hosts, uint64_t *sent, uint64_t *received)
 {
@@ -105,7 +129,10 @@ int loads_32(const uint32_t *matrix, size_t hosts, uint64_t *sent, uint64_t *rec
 
 	if (!sums)
 		return -1;
-	pass_32(matrix, hosts, &columns, sent);
+	if (has_avx512())
+		pass_32_avx512(matrix, hosts, &columns, sent);
+	else
+		pass_32_any(matrix, hosts, &columns, sent);
 	for (size_t pair = 0; pair < pairs; pair++) {
 		received[2 * pair] = columns.words[pair] - (columns.high[pair] << 32);
 		received[2 * pair + 1] = columns.high[pair];

@@ -11,13 +11,13 @@
 /* The quotient is estimated in doubles and set right by the remainder.
  *
  * A quotient x is at most 2^33. The estimate amount * scale is off by less than 2^-50 of it (at most four
- * roundings of 2^-53: the amount, two in the scale, the product), so by less than 2^-17, and its whole part b is
- * more than x - 1 - 2^-17 and at most x + 2^-17. So the remainder amount * numerator - b * denominator is more
- * than -denominator and less than 2 denominators; it is computed modulo 2^64, which tells it if the denominator
- * is at most 2^61, whatever the numerator. ceil(x) is then b, b + 1 or b + 2.
+ * roundings of 2^-53: the amount, two in the scale, the product), so by less than 2^-17, and its whole part b
+ * is more than x - 1 - 2^-17 and at most x + 2^-17. So the remainder amount * numerator - b * denominator is
+ * more than -denominator and less than 2 denominators; it is computed modulo 2^64, which tells it if the
+ * denominator is at most 2^61, whatever the numerator. ceil(x) is then b, b + 1 or b + 2.
  *
- * `numerator` is given modulo 2^64, `scale` is numerator / denominator. Returns -1 where a result does not fit
- * into 32 bits, else 0.
+ * `numerator` is given modulo 2^64, `scale` is numerator / denominator. Returns -1 where a result does not
+ * fit into 32 bits, else 0.
  */
 static inline int ceil_steps(const int64_t *amounts, size_t count, uint64_t numerator, uint64_t denominator,
 			     double scale, uint32_t *steps)

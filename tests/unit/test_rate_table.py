@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import re
 import struct
 import subprocess
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -517,3 +519,141 @@ def test_the_half_in_force_is_whole_at_every_step_of_a_write(monkeypatch: pytest
     # The next writer is not put off by what lies there.
     reader.write(words([30]))
     assert struct.unpack_from("<I", reader.read()[1]) == (30,)
+
+
+OVERTAKEN = """
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+#include <linux/types.h>
+static void copy(void *to, const void *from, size_t length);
+#define memcpy copy
+#include "rate_table_io.h"
+#undef memcpy
+
+static struct rate_table table;
+static __u32 rates[RATE_SLOTS];
+static jmp_buf killed;
+static int whole_writes, begun_writes, writing;
+
+/* What happens while a reader copies: so many writes, and the beginning of another. */
+static void copy(void *to, const void *from, size_t length)
+{
+	__u32 rest = begun_writes;
+
+	if (writing && begun_writes && whole_writes < 0) {
+		memcpy(to, from, length / 2);
+		longjmp(killed, 1);
+	}
+	memcpy(to, from, length);
+	if (writing)
+		return;
+	writing = 1;
+	for (; whole_writes > 0; whole_writes--) {
+		begun_writes = 0;
+		rate_table_write(&table, rates, RATE_SLOTS);
+	}
+	whole_writes = -1;
+	begun_writes = (int)rest;
+	if (begun_writes && !setjmp(killed))
+		rate_table_write(&table, rates, RATE_SLOTS);
+	writing = 0;
+}
+
+int main(void)
+{
+	static __u32 found[RATE_SLOTS];
+	__u64 generation;
+
+	for (int whole = 0; whole <= 3; whole++) {
+		for (int begun = 0; begun <= 1; begun++) {
+			memset(&table, 0, sizeof table);
+			writing = 1, whole_writes = begun_writes = 0;
+			rate_table_write(&table, rates, RATE_SLOTS);
+			writing = 0, whole_writes = whole, begun_writes = begun;
+			printf("%d %d %d\\n", whole, begun, rate_table_read(&table, found, &generation));
+		}
+	}
+	return 0;
+}
+"""
+
+
+def test_a_reader_in_c_knows_that_it_was_overtaken(compile_c: Compile) -> None:
+    """By a second write that has begun: the first one went to the other half."""
+    output = subprocess.run([compile_c(OVERTAKEN)], capture_output=True, check=True, text=True).stdout
+    found = {tuple(map(int, line.split()[:2])): int(line.split()[2]) for line in output.splitlines()}
+    assert found == {(whole, begun): int(whole + begun < 2) for whole in range(4) for begun in range(2)}
+
+
+READER_SOURCE = (REPOSITORY / "benchmarks/controller/rate_table_reader.c").read_text()
+PATTERNS = 64
+
+
+def patterns() -> list[bytes]:
+    """Rates of write number g, as the reader expects them of g mod 64."""
+    slots = np.arange(RATE_SLOTS, dtype=np.uint64) * np.uint64(0x85EBCA77)
+    return [((np.uint64(g) * np.uint64(0x9E3779B1) + slots) % 2**32).astype("<u4").tobytes() for g in range(PATTERNS)]
+
+
+class SharedTable:
+    """A table in memory that a process may share."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("rates")
+        os.ftruncate(self.fd, -(-TABLE_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self.memory = memoryview(mmap.mmap(self.fd, TABLE_BYTES))
+        self.table = RateTable(self.memory)
+
+    def start(self, program: Path, reads: int) -> subprocess.Popen[str]:
+        """A reader that has seen the first write."""
+        command = [str(program), str(self.fd), str(reads)]
+        reader = subprocess.Popen(command, pass_fds=[self.fd], stdout=subprocess.PIPE, text=True)
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+        return reader
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedTable]:
+    made = SharedTable()
+    yield made
+    os.close(made.fd)
+
+
+@pytest.mark.usefixtures("part")
+def test_no_read_of_a_whole_table_is_torn(compile_c: Compile, shared: SharedTable) -> None:
+    """A reader in C against a writer, both without pause; benchmarks/controller does it ten million times."""
+    rates = patterns()
+    shared.table.write(rates[1])
+    reader = shared.start(compile_c(READER_SOURCE), 500_000)
+    generation = 1
+    while reader.poll() is None:
+        for _ in range(100):
+            generation += 1
+            shared.table.write(rates[generation % PATTERNS])
+    reads, torn, back, _, seen = (int(word) for word in reader.communicate()[0].split())
+    assert (reads, torn, back, reader.returncode) == (500_000, 0, 0, 0)
+    assert seen > 10, "reader and writer did not meet"
+    assert shared.table.read() == (generation, rates[generation % PATTERNS])
+
+
+def test_the_reader_tells_a_torn_table(compile_c: Compile, shared: SharedTable) -> None:
+    """One that is half of each of two writes, under a generation that says it is whole."""
+    rates = patterns()
+    shared.table.write(rates[1])
+    start = TABLE_BYTES - 4 * RATE_SLOTS // 2
+    shared.memory[start:] = rates[2][2 * RATE_SLOTS :]
+    reader = shared.start(compile_c(READER_SOURCE), 100)
+    assert reader.communicate()[0].split()[:3] == ["1", "1", "0"]
+    assert reader.returncode == 1
+
+
+def test_the_reader_tells_a_generation_that_goes_back(compile_c: Compile, shared: SharedTable) -> None:
+    rates = patterns()
+    shared.table.write(rates[1])
+    shared.table.write(rates[2])
+    reader = shared.start(compile_c(READER_SOURCE), 10**9)  # that it ends is the test
+    shared.memory[0:4] = (1).to_bytes(4, "little")
+    _, torn, back, _, _ = (int(word) for word in reader.communicate()[0].split())
+    assert (torn, back, reader.returncode) == (0, 1, 1)
