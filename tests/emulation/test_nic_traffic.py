@@ -261,7 +261,7 @@ int select(int count, fd_set *in, fd_set *out, fd_set *other, struct timeval *li
 ''')
 sh("gcc -O2 -shared -fPIC -o /tmp/poll.so /tmp/poll.c")
 LINE_BPS = 2e8
-SECONDS = 1.2
+SECONDS = 1  # iperf3 takes whole ones
 environment = {**os.environ, "LD_PRELOAD": "/tmp/poll.so"}
 assert not incastfree(*LOAD, "--link-gbps", LINE_BPS / 1e9)[0]
 nic = EbpfNic.attach("eth0")
@@ -292,7 +292,7 @@ for what, tables, share in (("same", [steps], 1.0), ("alternating", scaled, 0.9)
         server.wait()
     rows = [row for row in capture.end() if row[1] in ("10.9.0.2", "10.9.0.3", "10.9.0.4")]
     # Of the run what is left without its start, where TCP looks for its window, and its end.
-    first, last = begin * 1e9 + 0.2e9, begin * 1e9 + (SECONDS - 0.1) * 1e9
+    first, last = begin * 1e9 + 0.2e9, begin * 1e9 + (SECONDS - 0.05) * 1e9
     inside = [row for row in rows if first < row[0] < last]
     def rate(some):
         return sum(row[2] for row in some[1:]) * 8e9 / (some[-1][0] - some[0][0])
@@ -333,8 +333,8 @@ def test_iperf3(guest: Callable[[str], list[str]], transport: str) -> None:
         # In packets, or in segments that leave as one. TCP's own pacing may put off a packet into the time of the next.
         assert excess < (1.1 if transport == "udp" else 2), line
         if whom == "port":
-            assert share <= 1.0, line
-            assert int(numbers[2]) >= 1190, line
+            assert (0.99 if what == "same" else 0.8) < share <= 1.0, line
+            assert int(numbers[2]) >= 990, line
         elif what == "alternating" and transport == "tcp-gso":
             # A segment takes several milliseconds, at the rate of the one in which it was queued: 4.5 % off at most.
             assert share == pytest.approx(1, abs=0.045), line
