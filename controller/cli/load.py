@@ -15,7 +15,7 @@ from controller.cli.options import add_demand_options, check_demand_options, who
 from controller.demand import load_demand
 from controller.errors import InputError
 from controller.nic.ebpf import Address, EbpfNic, line_rate_bps
-from controller.nic.rate_table import RATE_ONE, RATE_SLOTS
+from controller.nic.rate_table import RATE_ONE
 from controller.schedule import rate
 
 if sys.version_info >= (3, 11):
@@ -48,10 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.rank >= demand.hosts:
         raise InputError(f"--rank {arguments.rank}: {arguments.file} has ranks 0 to {demand.hosts - 1}")
-    if demand.hosts > RATE_SLOTS:
-        raise InputError(
-            f"{arguments.file}: {demand.hosts} ranks, but a NIC paces {RATE_SLOTS} flows: split the matrix"
-        )
     row = demand.wire_bytes[arguments.rank]
     peers = read_peers(arguments.peers, demand.hosts)
     missing = [rank for rank in np.flatnonzero(row).tolist() if rank not in peers]

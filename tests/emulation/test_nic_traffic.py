@@ -267,7 +267,7 @@ assert not incastfree(*LOAD, "--link-gbps", LINE_BPS / 1e9)[0]
 nic = EbpfNic.attach("eth0")
 _, steps = nic.read_rates()
 numbers = struct.unpack("<1024I", steps)
-scaled = [struct.pack("<1024I", *(int(number * factor) for number in numbers)) for factor in (0.86, 0.94)]
+scaled = [struct.pack("<1024I", *(int(number * factor) for number in numbers)) for factor in (0.88, 0.92)]
 for what, tables, share in (("same", [steps], 1.0), ("alternating", scaled, 0.9)):
     nic.write_rates(tables[0])
     servers = [
@@ -303,7 +303,7 @@ for what, tables, share in (("same", [steps], 1.0), ("alternating", scaled, 0.9)
         own = [row for row in rows if row[1] == address]
         largest = max(row[2] for row in own)
         bursts += largest
-        highest = part * (0.94 if share < 1 else 1) * 1.00001
+        highest = part * (0.92 if share < 1 else 1) * 1.00001
         say("line", f"{what} {address} {got:.5f} {excess_bytes(own, LINE_BPS / 8e9 * highest) / largest:.4f} {largest}")
     over = excess_bytes(rows, LINE_BPS / 8e9 * 1.00001) / bursts
     say("line", f"{what} port {rate(inside) / LINE_BPS:.5f} {over:.4f} {count}")
@@ -333,10 +333,12 @@ def test_iperf3(guest: Callable[[str], list[str]], transport: str) -> None:
         # In packets, or in segments that leave as one. TCP's own pacing may put off a packet into the time of the next.
         assert excess < (1.1 if transport == "udp" else 2), line
         if whom == "port":
-            assert (0.99 if what == "same" else 0.8) < share <= 1.0, line
+            # A segment more may fall into the time that is looked at; what any time may hold is `excess`.
+            assert share == pytest.approx(1 if what == "same" else 0.9, abs=0.01), line
+            assert excess < 1, line
             assert int(numbers[2]) >= 990, line
         elif what == "alternating" and transport == "tcp-gso":
-            # A segment takes several milliseconds, at the rate of the one in which it was queued: 4.5 % off at most.
-            assert share == pytest.approx(1, abs=0.045), line
+            # A segment takes several milliseconds, at the rate of the one in which it was queued: 2.2 % off at most.
+            assert share == pytest.approx(1, abs=0.023), line
         else:
             assert share == pytest.approx(1, abs=0.01), line
