@@ -8,6 +8,7 @@ def run(
     *,
     flows: bytes,
     background: bytes,
+    mailbox: bytes,
     byte_ns: bytes,
     start_ns: bytes,
     propagation_ns: bytes,
@@ -43,4 +44,5 @@ def run(
     sockets: int,
     progress_fd: int,
     trace_fd: int,
+    events_fd: int,
 ) -> EngineOutput: ...
