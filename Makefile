@@ -11,6 +11,8 @@ KERNEL_PACKAGES := linux-source-6.12 xz-utils flex bison bc
 # BMv2 itself is in no distribution: vagrant/provision.sh gets it. What it is programmed with needs Thrift.
 BMV2_PACKAGES := python3-thrift
 LINT_PACKAGES := clang-format shellcheck
+# What the tests of the pacer send with.
+TRAFFIC_PACKAGES := iperf3
 # The tests open a report in it: 113 MB to download with all that it needs on Debian 12, 414 MB on disk.
 BROWSER_PACKAGES := chromium
 
@@ -107,6 +109,7 @@ torch: packages ## install what docs/exec.md runs: PyTorch (1 GB to download) an
 	@scripts/install-packages.sh python3-torch python3-numpy iperf3
 
 test: setup build/dev.stamp browser ## run all tests
+	@scripts/install-packages.sh $(TRAFFIC_PACKAGES)
 	@$(BIN)/python -m pytest tests
 
 unit: $(BIN)/incastfree $(ENGINE_STAMP) $(NATIVE_STAMP) build/dev.stamp ## run the tests that boot nothing

@@ -69,11 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     if time_s:
         stretched_s = time_s / rate.slack(demand.hosts, speeds)
         steps = rate.rate_steps(row[None, :], stretched_s, [line_rate])[0]
-    nic = EbpfNic.load(arguments.dev, line_rate)
-    nic.write_peers({rank: address for rank, address in peers.items() if rank != arguments.rank})
-    nic.write_rates(steps.astype("<u4").tobytes())
-    generation, _ = nic.read_rates()
-    nic.close()
+    with EbpfNic.load(arguments.dev, line_rate) as nic:
+        nic.write_peers({rank: address for rank, address in peers.items() if rank != arguments.rank})
+        nic.write_rates(steps.astype("<u4").tobytes())
+        generation, _ = nic.read_rates()
     share = float(steps.sum(dtype=np.float64)) / RATE_ONE
     print(
         f"{arguments.dev}: {np.count_nonzero(steps)} rates written, {100 * share:.3f} % of "
@@ -103,6 +102,11 @@ def read_peers(path: Path, hosts: int) -> dict[int, Address]:
             address = ipaddress.ip_address(str(value))
         except ValueError:
             raise InputError(f"{path}: rank {key}: {value!r} is not an IP address") from None
+        address = getattr(address, "ipv4_mapped", None) or ipaddress.ip_address(address.packed)  # as a packet has it
+        if address.is_multicast or address.is_unspecified:
+            raise InputError(f"{path}: rank {key}: {value} is the address of no host")
+        if int(key) in peers:
+            raise InputError(f"{path}: rank {int(key)} has two addresses")
         if address in peers.values():
             raise InputError(f"{path}: rank {key}: {value} is the address of another rank already")
         peers[int(key)] = address
