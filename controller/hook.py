@@ -42,6 +42,8 @@ INTERFACE: Final = "INCASTFREE_DEV"
 """Elsewhere: the interface to pace."""
 PEERS: Final = "INCASTFREE_PEERS"
 """And a file with the addresses of all ranks, as ``incastfree load`` takes it."""
+LINK_GBPS: Final = "INCASTFREE_LINK_GBPS"
+"""And the line rate of all NICs, where the interface does not say its own."""
 
 
 class Pacer:
@@ -74,7 +76,8 @@ class Pacer:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Pacer:
         """By RANK and WORLD_SIZE, which torchrun sets, and INCASTFREE_NIC, which ``incastfree exec`` sets.
 
-        On a host of its own: by INCASTFREE_DEV, an interface of which the pacer is loaded, as root, and INCASTFREE_PEERS.
+        On a host of its own: by INCASTFREE_DEV, an interface that gets the pacer, as root, INCASTFREE_PEERS, and
+        INCASTFREE_LINK_GBPS where the interface does not say its speed.
         Raises InputError that names the variable, and CannotRunError as open_nic.
         """
         rank, ranks = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
@@ -92,7 +95,7 @@ class Pacer:
         from controller.cli.load import read_peers
 
         peers = read_peers(Path(environment[PEERS]), ranks)
-        interface = open_nic("ebpf", environment[INTERFACE])
+        interface = open_nic("ebpf", environment[INTERFACE], _line_rate_bps(environment))
         interface.write_peers({peer: address for peer, address in peers.items() if peer != rank})
         return cls(interface, rank, ranks)
 
@@ -191,6 +194,20 @@ def all_to_all_single(
         return send()
     with pacer.dispatch(counts, unit_bytes):
         return send()
+
+
+def _line_rate_bps(environment: Mapping[str, str]) -> Fraction | None:
+    """None: what the interface says."""
+    text = environment.get(LINK_GBPS)
+    if text is None:
+        return None
+    try:
+        rate = Fraction(text) * 10**9
+    except (ValueError, ZeroDivisionError):
+        rate = Fraction(0)
+    if rate <= 0:
+        raise InputError(f"{LINK_GBPS} is {text!r}: give the speed of the NICs in Gb/s, such as 400")
+    return rate
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

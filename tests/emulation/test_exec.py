@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,33 @@ def test_the_port_alone(tmp_path: Path) -> None:
     for rank in (1, 2):
         times = np.array((tmp_path / "out" / "rr" / f"rank-{rank}.out").read_text().split(), dtype=np.int64)
         assert np.abs(np.diff(times) - 2 * PACKET * NS_A_BYTE).max() <= 10
+
+
+def test_the_hook_on_an_interface(guest: Callable[[str], list[str]]) -> None:
+    """On a host of its own the hook loads the eBPF pacer, with the peers' addresses, and writes rates."""
+    lines = guest(
+        """
+import subprocess
+from pathlib import Path
+import numpy
+from controller.hook import Pacer
+from controller.nic.ebpf import unload
+from testbed.stage.console import say
+subprocess.run("ip link add eth1 type veth peer name far && ip link set eth1 up && ip link set far up", shell=True, check=True)
+Path("/tmp/peers.toml").write_text("".join(f'{rank} = "10.0.0.{rank + 1}"\\n' for rank in range(3)))
+environment = {"RANK": "1", "WORLD_SIZE": "3", "INCASTFREE_DEV": "eth1", "INCASTFREE_PEERS": "/tmp/peers.toml",
+               "INCASTFREE_LINK_GBPS": "100"}
+with Pacer.from_environment(environment).nic as nic:
+    pacer = Pacer(nic, 1, 3)
+    with pacer.dispatch(numpy.array([[0, 0, 0], [100, 0, 300], [0, 0, 0]]), 4032):
+        steps = numpy.frombuffer(nic.read_rates()[1], dtype=numpy.uint32)
+        say("line", " ".join(f"{share:.6f}" for share in steps[:4] / 2**32))
+    say("line", str(any(nic.read_rates()[1])))
+    say("line", " ".join(f"{rank}:{address}" for rank, address in sorted(nic.read_peers().items())))
+unload("eth1")
+"""
+    )
+    assert lines == ["0.250000 0.000000 0.750000 0.000000", "False", "0:10.0.0.1 2:10.0.0.3"]
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:

@@ -208,6 +208,19 @@ NIC = {
 }
 
 
+def test_strange_speed(tmp_path: Path) -> None:
+    (tmp_path / "peers.toml").write_text('0 = "10.0.0.1"\n')
+    environment = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "INCASTFREE_DEV": "eth1",
+        "INCASTFREE_PEERS": str(tmp_path / "peers.toml"),
+    }
+    for text in ("fast", "-1", "0", "1/0"):
+        with pytest.raises(InputError, match="INCASTFREE_LINK_GBPS"):
+            hook.Pacer.from_environment({**environment, "INCASTFREE_LINK_GBPS": text})
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
