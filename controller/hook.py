@@ -28,6 +28,7 @@ import numpy as np
 
 from controller.demand import HEADER_BYTES, MTU_BYTES
 from controller.errors import InputError
+from controller.loads import port_loads
 from controller.nic import Nic, attach_nic, open_nic
 from controller.rates import rank_rates
 
@@ -71,6 +72,7 @@ class Pacer:
         equal = line_rates_bps is None or len(set(line_rates_bps)) == 1
         self._line_rates_bps = None if equal else line_rates_bps
         self._mtu_bytes = mtu_bytes
+        self._scratch = (np.empty((ranks, ranks), dtype=np.int64), np.empty((ranks, ranks), dtype=np.int64))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Pacer:
@@ -114,14 +116,12 @@ class Pacer:
 
     def rates(self, counts: Any, unit_bytes: int) -> NDArray[np.uint32]:
         """Of this rank, in steps of its line rate, one a rank; ``counts`` and ``unit_bytes`` as for dispatch."""
-        wire_bytes = wire_matrix(counts, unit_bytes, self._mtu_bytes)
-        if len(wire_bytes) != self.ranks:
-            raise InputError(f"split sizes of {len(wire_bytes)} ranks: there are {self.ranks}")
-        sent = wire_bytes.sum(axis=1)
+        wire_bytes = wire_matrix(counts, unit_bytes, self._mtu_bytes, self._scratch)
+        loads = port_loads(wire_bytes)
         return rank_rates(
             wire_bytes[self.rank],
-            wire_bytes.sum(axis=0),
-            sent,
+            loads.received,
+            loads.sent,
             steps=self._steps,
             line_rates_bps=self._line_rates_bps,
             rank=self.rank,
@@ -132,8 +132,16 @@ class Pacer:
         self.nic.close()
 
 
-def wire_matrix(counts: Any, unit_bytes: int, mtu_bytes: int = MTU_BYTES) -> NDArray[np.int64]:
-    """Bytes on the wire, N x N, the diagonal 0, from counts of units of payload: packets as controller.demand cuts them."""
+def wire_matrix(
+    counts: Any,
+    unit_bytes: int,
+    mtu_bytes: int = MTU_BYTES,
+    scratch: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+) -> NDArray[np.int64]:
+    """Bytes on the wire, N x N, the diagonal 0, from counts of units of payload: packets as controller.demand cuts them.
+
+    ``scratch``: two arrays of that size, of which the first is the result: memory that is new costs more than all of this.
+    """
     matrix = np.asarray(counts.cpu() if hasattr(counts, "cpu") else counts)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "iu":
         raise InputError(f"split sizes are {matrix.shape} of {matrix.dtype}: give N x N whole numbers, row = sender")
@@ -143,9 +151,18 @@ def wire_matrix(counts: Any, unit_bytes: int, mtu_bytes: int = MTU_BYTES) -> NDA
         raise InputError("a split size is negative: give 0 or more")
     if int(matrix.max(initial=0)) * unit_bytes * len(matrix) >= 2**61:
         raise InputError("split sizes of 2^61 bytes and more: give smaller ones")
-    payload = matrix.astype(np.int64) * unit_bytes
-    np.fill_diagonal(payload, 0)
-    return payload + HEADER_BYTES * -(-payload // (mtu_bytes - HEADER_BYTES))
+    wire, packets = scratch or (np.empty(matrix.shape, dtype=np.int64), np.empty(matrix.shape, dtype=np.int64))
+    if wire.shape != matrix.shape:
+        raise InputError(f"split sizes of {len(matrix)} ranks: there are {len(wire)}")
+    payload_bytes = mtu_bytes - HEADER_BYTES
+    np.multiply(matrix, unit_bytes, out=wire, dtype=np.int64, casting="unsafe")
+    np.fill_diagonal(wire, 0)
+    np.add(wire, payload_bytes - 1, out=packets)
+    # Nothing is negative here, and unsigned numbers are divided in half the time.
+    np.floor_divide(packets.view(np.uint64), np.uint64(payload_bytes), out=packets.view(np.uint64))
+    np.multiply(packets, HEADER_BYTES, out=packets)
+    np.add(wire, packets, out=wire)
+    return wire
 
 
 @cache

@@ -78,6 +78,14 @@ def test_wire_bytes() -> None:
     assert hook.wire_matrix([[9, 4033], [0, 9]], 1).tolist() == [[0, 4033 + 128], [0, 0]]
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+def test_counts_of_any_size(dtype: Any) -> None:
+    """In 64 bits, whatever theirs are; the caller's array stays as it is."""
+    counts = np.full((2, 2), 200, dtype=dtype)
+    assert hook.wire_matrix(counts, 2**30 * 63)[0, 1] == 200 * 2**30 * 64
+    assert (counts == 200).all()
+
+
 def test_dispatch_paces_its_block_alone() -> None:
     nic = FakeNic()
     pacer = hook.Pacer(nic, 1, 3)
