@@ -97,9 +97,8 @@ def place_experts(where: str, reading: Reading, *, experts: int = 0, ranks: int 
 
     Raises InputError where both together do not settle it.
     """
-    ranks = reading.ranks or ranks
     if reading.placement:
-        placement = _read_placement(reading.placement, ranks)
+        placement = _read_placement(reading.placement, reading.ranks, ranks)
         if reading.experts_per_rank:
             raise InputError("--placement and --experts-per-rank both say where experts are: give one of them")
         if experts and placement.logical != experts:
@@ -107,6 +106,7 @@ def place_experts(where: str, reading: Reading, *, experts: int = 0, ranks: int 
                 f"{where} has {experts} experts, but {reading.placement} places {placement.logical}: they must agree"
             )
         return placement
+    ranks = reading.ranks or ranks
     each = reading.experts_per_rank
     if not experts:
         if not each:
@@ -129,8 +129,11 @@ def place_experts(where: str, reading: Reading, *, experts: int = 0, ranks: int 
     return contiguous(where, experts, ranks)
 
 
-def _read_placement(path: Path, ranks: int) -> Placement:
-    """JSON or .pt: a list with the rank of each expert, or an object with physical_to_logical_map, as SGLang takes it."""
+def _read_placement(path: Path, given: int, shown: int) -> Placement:
+    """JSON or .pt: a list with the rank of each expert, or an object with physical_to_logical_map, as SGLang takes it.
+
+    ``given``: ranks by option; ``shown``: those that the trace shows, of which some may have no expert.
+    """
     where = f"--placement {path}"
     if read_head(path).startswith(ZIP_MAGIC):
         value: Any = read_torch(path)
@@ -139,11 +142,12 @@ def _read_placement(path: Path, ranks: int) -> Placement:
     else:
         value = parse_json(where, read_content(path))
     if isinstance(value, dict) and _P2L in value:
+        ranks = given or shown
         if not ranks:
             raise InputError(f"{where} does not say how many ranks there are: give --ranks")
-        given = value[_P2L]
-        deep = isinstance(given, list) and bool(given) and isinstance(given[0], list)
-        logical_of = np.atleast_2d(whole_array(f"{where}: {_P2L}", given, 2 if deep else 1))
+        listed = value[_P2L]
+        deep = isinstance(listed, list) and bool(listed) and isinstance(listed[0], list)
+        logical_of = np.atleast_2d(whole_array(f"{where}: {_P2L}", listed, 2 if deep else 1))
         if not logical_of.size:
             raise InputError(f"{where} places no expert: give a number for each")
         if logical_of.max() >= _MOST_EXPERTS:
@@ -156,9 +160,9 @@ def _read_placement(path: Path, ranks: int) -> Placement:
     if not len(rank_of):
         raise InputError(f"{where} places no expert: give the rank of each")
     most = int(rank_of.max()) + 1
-    if most > (ranks or MAX_RANKS):
-        raise InputError(f"{where}: rank {most - 1} is not one of {ranks or MAX_RANKS}: ranks count from 0")
-    return Placement(ranks or most, len(rank_of), np.arange(len(rank_of))[None, :], rank_of)
+    if most > (given or MAX_RANKS):
+        raise InputError(f"{where}: rank {most - 1} is not one of {given or MAX_RANKS}: ranks count from 0")
+    return Placement(given or max(most, shown), len(rank_of), np.arange(len(rank_of))[None, :], rank_of)
 
 
 def source_weights(where: str, reading: Reading, ranks: int) -> tuple[NDArray[np.int64], str]:
@@ -174,7 +178,10 @@ def source_weights(where: str, reading: Reading, ranks: int) -> tuple[NDArray[np
     if content.startswith(npy_matrix.MAGIC):
         values = npy_matrix.parse(path, content)
     elif content.lstrip()[:1] == b"[":
-        values = whole_array(named, parse_json(named, content), 1)
+        listed = parse_json(named, content)
+        if not all(type(item) in (int, float) for item in listed):
+            raise InputError(f"{named} is not a list of numbers")
+        values = np.array([min(item, 2.0**1000) for item in listed], dtype=np.float64)
     else:
         values = csv_matrix.parse(path, content)
     flat = np.asarray(values, dtype=np.float64).ravel()
@@ -200,9 +207,16 @@ def spread(columns: NDArray[np.int64], weights: NDArray[np.int64]) -> NDArray[np
     ``columns`` [N] below 2^63, ``weights`` [N] with a sum W below 2^31. Entry (i, j) is the difference of
     floor((c_j * cumulated weight + phase_j) / W); the phases spread what rounding leaves over the rows.
     """
+    if (weights == weights[0]).all():
+        # What is left of a column goes to the rows after those of the column before: row sums differ by one at most.
+        ranks = len(weights)
+        quotient, remainder = columns // ranks, columns % ranks
+        first = np.cumsum(remainder) - remainder
+        extra = (np.arange(ranks)[:, None] - first[None, :]) % ranks < remainder[None, :]
+        return quotient[None, :] + extra
     total = int(weights.sum())
+    quotient, remainder = columns // total, columns % total
     ahead = np.cumsum(weights)
     phase = (np.arange(len(columns)) * int(0.6180339887498949 * total)) % total
-    quotient, remainder = columns // total, columns % total
     edges = quotient[None, :] * ahead[:, None] + (remainder[None, :] * ahead[:, None] + phase[None, :]) // total
     return np.diff(edges, axis=0, prepend=0)

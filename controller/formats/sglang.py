@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import InputError
-from controller.formats.files import rank_of_name, read_content
+from controller.formats.files import rank_of_name, read_content, read_head
 from controller.formats.placement import place_experts, source_weights, spread
 from controller.formats.tokens import copies_note, received
-from controller.formats.torch_file import Tensor, plain_list, read_torch
+from controller.formats.torch_file import PICKLE_MAGIC, ZIP_MAGIC, Tensor, plain_list, read_torch
 from controller.formats.trace import PER_EXPERT, PER_RANK, Place, Reading, Trace, first_numbers, kept_places
 
 __all__ = ["CSV_HEADER", "is_dump", "read"]
@@ -35,8 +35,7 @@ def is_dump(value: Any) -> bool:
 
 def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """Any of the kinds, by what the first file holds. Raises InputError."""
-    head = read_content(files[0])[:3] if files[0].suffix == ".csv" else b""
-    if head and not head.startswith(b"PK"):
+    if not read_head(files[0]).startswith((ZIP_MAGIC, PICKLE_MAGIC)):
         return _read_csv(path, files, reading)
     value = read_torch(files[0])
     if not is_dump(value):
