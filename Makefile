@@ -26,7 +26,7 @@ C_SOURCES := $(wildcard ebpf/*/*.c ebpf/*/*.h testbed/engine/*.c testbed/engine/
 SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench p4 clean
+.PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench fuzz p4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -107,6 +107,11 @@ format: build/dev.stamp ## format Python and C
 
 bench: setup ## measure speed, set-up time and memory (some minutes, on an idle machine)
 	@$(BIN)/python benchmarks/virtual_stage.py
+
+FUZZ_SECONDS := 300
+
+fuzz: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## changed files for every reader of demands, five minutes each (FUZZ_SECONDS=300)
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 p4: ## compile the P4 switch for BMv2 again (where p4c is)
 	@$(PYTHON) scripts/build-p4.py

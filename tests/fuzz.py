@@ -34,17 +34,19 @@ from controller.formats import FORMATS, Chosen, Reading
 CORPUS = Path(__file__).parent / "corpus"
 FOUND = Path(__file__).resolve().parent.parent / "build" / "fuzz"
 NUMBERS = (
-    b"0",
-    b"1",
-    b"-1",
-    b"2147483647",
-    b"2147483648",
-    b"9223372036854775807",
-    b"9223372036854775808",
-    b"1e400",
-    b"NaN",
+    *(
+        b"0",
+        b"1",
+        b"-1",
+        b"2147483647",
+        b"2147483648",
+        b"9223372036854775807",
+        b"9223372036854775808",
+        b"1e400",
+        b"NaN",
+    ),
+    *(b"0.5", b"null", b"true", b"[]", b"{}", b'"x"', b"999", b"1000", b"1001", b"9" * 5000),
 )
-NUMBERS += (b"0.5", b"null", b"true", b"[]", b"{}", b'"x"', b"999", b"1000", b"1001", b"9" * 5000)
 LIMIT_S = 10
 MOST_DEMANDS = 8
 READINGS = (
@@ -124,29 +126,27 @@ def _changed_once(draw: random.Random, content: bytes, others: list[bytes]) -> b
     place = draw.randrange(len(content))
     length = draw.choice((1, 1, 2, 4, 8, 16, 64))
     before, after = content[:place], content[place + length :]
+    same = content[place : place + length]
+    other = draw.choice(others)
+    first = draw.randrange(len(other) or 1)
     kind = draw.randrange(9)
-    if kind == 0:
-        return before + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
-    if kind == 1:
-        return before + bytes(draw.choice((0, 1, 127, 128, 255, draw.randrange(256))) for _ in range(length)) + after
-    if kind == 2:
-        return before + after
-    if kind == 3:
-        return before + content[place : place + length] * draw.choice((2, 2, 3, 50)) + after
-    if kind == 4:
-        other = draw.choice(others)
-        first = draw.randrange(len(other) or 1)
-        return before + other[first : first + draw.choice((4, 32, 256))] + after
-    if kind == 5:
-        return before
-    if kind in (6, 7):
-        found = list(re.finditer(rb"-?\d+(?:\.\d+)?", content))
-        if found:
-            match = draw.choice(found)
-            return content[: match.start()] + draw.choice(NUMBERS) + content[match.end() :]
+    if kind < 6:
+        middle, rest = (
+            (bytes([content[place] ^ (1 << draw.randrange(8))]), content[place + 1 :]),
+            (bytes(draw.choice((0, 1, 127, 128, 255, draw.randrange(256))) for _ in same), after),
+            (b"", after),
+            (same * draw.choice((2, 2, 3, 50)), after),
+            (other[first : first + draw.choice((4, 32, 256))], after),
+            (b"", b""),
+        )[kind]
+        return before + middle + rest
+    found = list(re.finditer(rb"-?\d+(?:\.\d+)?", content))
+    if found and kind < 8:
+        match = draw.choice(found)
+        return content[: match.start()] + draw.choice(NUMBERS) + content[match.end() :]
     pieces = re.split(rb"(\n|,)", content)
-    first, second = draw.randrange(len(pieces)), draw.randrange(len(pieces))
-    pieces[first], pieces[second] = pieces[second], pieces[first]
+    left, right = draw.randrange(len(pieces)), draw.randrange(len(pieces))
+    pieces[left], pieces[right] = pieces[right], pieces[left]
     return b"".join(pieces)
 
 

@@ -795,10 +795,11 @@ def test_sequences_of_matrices(tmp_path: Path) -> None:
     assert "has steps alone" in refusal(tmp_path / "steps.npy", chosen)
 
 
-@pytest.mark.parametrize("name", ["ranks", "experts_per_rank"])
-def test_a_matrix_needs_no_placement(tmp_path: Path, name: str) -> None:
-    path = text(tmp_path, "0,1\n1,0\n", "m.csv")
-    assert f"leave --{name.replace('_', '-')} out" in refusal(path, Reading(**{name: 2}))
+@pytest.mark.parametrize(
+    ("reading", "option"), [(Reading(ranks=2), "--ranks"), (Reading(experts_per_rank=2), "--experts-per-rank")]
+)
+def test_a_matrix_needs_no_placement(tmp_path: Path, reading: Reading, option: str) -> None:
+    assert f"leave {option} out" in refusal(text(tmp_path, "0,1\n1,0\n", "m.csv"), reading)
 
 
 def test_parquet(tmp_path: Path) -> None:
