@@ -42,6 +42,10 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 if len(files) > 1:
                     raise InputError(f"{where} has the rows of all ranks, but there are {len(files)} files: name one")
                 table = array_of(f"{where}: num_tokens_per_rank", given["num_tokens_per_rank"], 2)
+                if table.shape[0] != table.shape[1] or not table.size:
+                    raise InputError(
+                        f"{where}: num_tokens_per_rank is {table.shape[0]} x {table.shape[1]}: give a row a rank"
+                    )
                 if not per_rank:
                     raise InputError(
                         f"{where} counts tokens once a rank: what counts by expert is not in it; leave --token-copies out"
