@@ -22,18 +22,21 @@ BPF_FLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -I ebpf/include \
 ENGINE_SOURCES := $(wildcard testbed/engine/*.c)
 ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h)
 ENGINE_STAMP := build/engine.stamp
-C_SOURCES := $(wildcard ebpf/*/*.c ebpf/*/*.h testbed/engine/*.c testbed/engine/*.h)
+NATIVE_SOURCES := $(wildcard controller/native/*.c)
+NATIVE_STAMP := build/native.stamp
+C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] controller/native/*.[ch] benchmarks/*/*.c)
 SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench fuzz p4 clean
+.PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench \
+	bench-controller fuzz p4 clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
-setup: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) kernel ## install and build all that a run needs
+setup: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) kernel ## install and build all that a run needs
 
-install-host: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) ## the same for --stage host: no kernel
+install-host: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) ## the same for --stage host: no kernel
 
 packages:
 	@scripts/install-packages.sh $(PACKAGES)
@@ -75,6 +78,14 @@ $(ENGINE_STAMP): $(ENGINE_SOURCES) $(ENGINE_HEADERS) Makefile | packages
 		-o testbed/engine/_engine$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 	@touch $@
 
+# The same that pip builds (setup.py).
+$(NATIVE_STAMP): $(NATIVE_SOURCES) $(wildcard controller/native/*.h) $(wildcard ebpf/include/rate_table*.h) Makefile | packages
+	@mkdir -p build
+	$(CC) -O3 -g -Wall -Wextra -Werror -shared -fPIC $$($(PYTHON) -c \
+		'import sysconfig; print("-I" + sysconfig.get_paths()["include"])') -I ebpf/include $(NATIVE_SOURCES) \
+		-o controller/native/_native$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+	@touch $@
+
 kernel: kernel-packages $(BIN)/incastfree
 	@$(BIN)/python -m testbed.stage.virtual.kernel build
 
@@ -87,7 +98,7 @@ demo: setup ## compare round robin, with and without control, and rate-based pac
 test: setup build/dev.stamp browser ## run all tests
 	@$(BIN)/python -m pytest tests
 
-unit: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## run the tests that boot nothing
+unit: $(BIN)/incastfree $(ENGINE_STAMP) $(NATIVE_STAMP) build/dev.stamp ## run the tests that boot nothing
 	@$(BIN)/python -m pytest tests/unit
 
 lint: packages $(ENGINE_STAMP) build/dev.stamp ## ruff, mypy, import-linter, clang-format, shellcheck
@@ -113,9 +124,13 @@ FUZZ_SECONDS := 300
 fuzz: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## changed files for every reader of demands, five minutes each (FUZZ_SECONDS=300)
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
+bench-controller: $(BIN)/incastfree $(NATIVE_STAMP) ## measure the controller: M, a rank's rates, their write (a minute)
+	@$(BIN)/python benchmarks/controller
+
 p4: ## compile the P4 switch for BMv2 again (where p4c is)
 	@$(PYTHON) scripts/build-p4.py
 
 clean: ## remove what was built here; the kernel stays in the user's cache
-	rm -rf build $(VENV) results controller/nic/objects testbed/fabric/objects testbed/engine/_engine*.so
+	rm -rf build $(VENV) results controller/nic/objects testbed/fabric/objects testbed/engine/_engine*.so \
+		controller/native/_native*.so
 	rm -rf *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -12,6 +12,7 @@ import numpy as np
 
 from controller.errors import InputError
 from controller.formats import AUTO, Place, Reading, Trace, read_trace
+from controller.loads import PortLoads, exact_total, port_loads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +26,7 @@ __all__ = [
     "Bottleneck",
     "Demand",
     "DemandSequence",
+    "bottleneck_of",
     "load_demand",
     "load_demands",
     "payload_bytes",
@@ -81,21 +83,30 @@ class Demand:
     @property
     def max_port_bytes(self) -> int:
         """M, the largest row or column sum (paper, equation 3)."""
-        return int(max(self.wire_bytes.sum(axis=0).max(), self.wire_bytes.sum(axis=1).max()))
+        return port_loads(self.wire_bytes).largest
 
     def bottleneck(self, speeds_bps: Sequence[Fraction]) -> Bottleneck:
         """The port with the largest load over speed; ``speeds_bps`` has one entry a host.
 
         With equal speeds its load is M. Of ports that tie, a receiver comes first, then the lower index.
         """
-        best: Bottleneck | None = None
-        for side, axis in (("receiver", 0), ("sender", 1)):
-            for host, load in enumerate(self.wire_bytes.sum(axis=axis).tolist()):
-                time_s = Fraction(8 * load) / speeds_bps[host]
-                if best is None or time_s > best.time_s:
-                    best = Bottleneck(side, host, load, time_s)
-        assert best is not None
-        return best
+        return bottleneck_of(port_loads(self.wire_bytes), speeds_bps)
+
+
+def bottleneck_of(loads: PortLoads, speeds_bps: Sequence[Fraction]) -> Bottleneck:
+    """See Demand.bottleneck."""
+    best: Bottleneck | None = None
+    first = speeds_bps[0]
+    equal = all(speed is first or speed == first for speed in speeds_bps)
+    for side, sums in (("receiver", loads.received), ("sender", loads.sent)):
+        # Of equal speeds the first of the largest loads, and no other, may be it.
+        for host in [int(sums.argmax())] if equal else range(len(sums)):
+            load = int(sums[host])
+            time_s = Fraction(8 * load) / speeds_bps[host]
+            if best is None or time_s > best.time_s:
+                best = Bottleneck(side, host, load, time_s)
+    assert best is not None
+    return best
 
 
 @dataclass(frozen=True)
@@ -300,17 +311,12 @@ def _scaled(path: str, counts: NDArray[np.generic], factor: int) -> NDArray[np.i
     whole = large if counts.dtype.kind == "f" else counts
     if large.max(initial=0) < 2.0**63 and (counts.dtype.kind == "f" or int(counts.max()) * factor <= _MAX_TOTAL):
         payload = whole.astype(np.int64) * (1 if counts.dtype.kind == "f" else factor)
-        if _exact_total(payload) <= _MAX_TOTAL:
+        if exact_total(payload) <= _MAX_TOTAL:
             return payload
     raise InputError(f"{path}: the total is above 2^63 bytes: give smaller amounts, or a smaller token_bytes")
 
 
-def _exact_total(amounts: NDArray[np.int64]) -> int:
-    """Of amounts that each fit, even where their sum does not."""
-    return (int((amounts >> 32).sum()) << 32) + int((amounts & 0xFFFFFFFF).sum())
-
-
 def _check_total(path: str, payload: NDArray[np.int64], added: NDArray[np.int64]) -> None:
     """What was added to the payload is small against it, so that each of the two sums is exact."""
-    if _exact_total(payload) + _exact_total(added) > _MAX_TOTAL:
+    if exact_total(payload) + exact_total(added) > _MAX_TOTAL:
         raise InputError(f"{path}: the total on the wire is above 2^63 bytes: give smaller amounts")

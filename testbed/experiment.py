@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
@@ -631,24 +631,33 @@ def _phases(tables: Value, where: str, base: Path) -> tuple[DemandPhase, ...]:
     return _ordered(phases, where)
 
 
-def _failures(tables: Value, where: str, base: Path) -> tuple[LinkFailure, ...]:
+def _tables(
+    name: str, tables: Value, keys: Sequence[Key], where: str, base: Path
+) -> list[tuple[str, dict[str, Value], dict[str, Any]]]:
+    """Of each [[name]]: how an error names it, what stands there, and its values, checked one by one."""
+    needed = [key.name for key in keys if key.default is None]
     if tables is None:
-        return ()
+        return []
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise InputError(
-            f"{where}link_failure must be tables: write [[link_failure]], and link, down_ns, up_ns below it"
-        )
-    known = {key.name: key for key in FAILURE_KEYS}
-    failures: list[LinkFailure] = []
+        raise InputError(f"{where}{name} must be tables: write [[{name}]], and {', '.join(needed)} below it")
+    known = {key.name: key for key in keys}
+    checked: list[tuple[str, dict[str, Value], dict[str, Any]]] = []
     for number, table in enumerate(tables, 1):
-        at = f"{where}link_failure {number}: "
-        for name in table:
-            if name not in known:
-                raise InputError(f"{at}{name!r} is not a key{_nearest(name, list(known))}")
-        values = {name: _check(known[name], value, at, base) for name, value in table.items()}
-        missing = [name for name in known if name not in values]
+        at = f"{where}{name} {number}: "
+        for key in table:
+            if key not in known:
+                raise InputError(f"{at}{key!r} is not a key{_nearest(key, list(known))}")
+        values = {key: _check(known[key], value, at, base) for key, value in table.items()}
+        missing = [key for key in needed if key not in values]
         if missing:
-            raise InputError(f"{at}no {missing[0]}: give {', '.join(known)}")
+            raise InputError(f"{at}no {missing[0]}: give {', '.join(needed)}")
+        checked.append((at, table, values))
+    return checked
+
+
+def _failures(tables: Value, where: str, base: Path) -> tuple[LinkFailure, ...]:
+    failures: list[LinkFailure] = []
+    for at, table, values in _tables("link_failure", tables, FAILURE_KEYS, where, base):
         failure = LinkFailure(**values)
         if failure.up_ns <= failure.down_ns:
             raise InputError(f"{at}up_ns is {table['up_ns']}: it must be above down_ns, {table['down_ns']}")
@@ -659,23 +668,8 @@ def _failures(tables: Value, where: str, base: Path) -> tuple[LinkFailure, ...]:
 
 
 def _background(tables: Value, where: str, base: Path) -> tuple[Background, ...]:
-    if tables is None:
-        return ()
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise InputError(
-            f"{where}background must be tables: write [[background]], and source, destination, bytes, rate_gbps below it"
-        )
-    known = {key.name: key for key in BACKGROUND_KEYS}
     flows: list[Background] = []
-    for number, table in enumerate(tables, 1):
-        at = f"{where}background {number}: "
-        for name in table:
-            if name not in known:
-                raise InputError(f"{at}{name!r} is not a key{_nearest(name, list(known))}")
-        values = {name: _check(known[name], value, at, base) for name, value in table.items()}
-        missing = [key.name for key in BACKGROUND_KEYS if key.default is None and key.name not in values]
-        if missing:
-            raise InputError(f"{at}no {missing[0]}: give source, destination, bytes, rate_gbps")
+    for at, _, values in _tables("background", tables, BACKGROUND_KEYS, where, base):
         flow = Background(**values)
         if flow.source == flow.destination:
             raise InputError(f"{at}{flow.source} sends to itself: name another destination")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -45,6 +46,7 @@ _MOST_ROUNDING: Final = 1e-2
 _NOTED_SHORT: Final = 2e-2
 _MAX_PACKETS: Final = 2**31
 _MAX_PHASES: Final = 512
+_FEW_PHASES: Final = 3
 _MAX_BACKGROUND: Final = 2**15
 """Flows: see BACKGROUND_SPREAD in testbed/engine/background.h."""
 PACKETS_A_WORD: Final = 64
@@ -166,6 +168,15 @@ class Scenario:
     def bottleneck_names(self) -> list[str]:
         """Such as "receiver h5", one a phase."""
         return [f"{bottleneck.side} {self.wiring.hosts[bottleneck.host]}" for bottleneck in self.bottlenecks]
+
+    @property
+    def bottleneck_text(self) -> str:
+        """All of a few phases, in order; of many, which it is most often."""
+        names = self.bottleneck_names
+        if len(names) <= _FEW_PHASES:
+            return ", ".join(names)
+        name, times = Counter(names).most_common(1)[0]
+        return f"{name} in {times} of {len(names)} phases"
 
     @property
     def bottlenecks(self) -> list[Bottleneck]:

@@ -39,7 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     del arguments
     for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         print(f"{point.name}:")
-        checks = cast(Callable[[], Iterator[Check]], point.load())
+        try:
+            checks = cast(Callable[[], Iterator[Check]], point.load())
+        except ImportError as error:
+            print(f"  missing  all of it: needs the Python package {error.name}")
+            continue
         for check in checks():
             print(f"  {'works  ' if check.works else 'missing'}  {check.what}: {check.detail}")
     return 0
@@ -53,6 +57,7 @@ def controller_checks() -> Iterator[Check]:
         yield Check("rates", True, f"numpy {np.__version__}")
     except ImportError:
         yield Check("rates", False, "pip install numpy")
+    yield _native_check()
     from controller.nic.ebpf import OBJECT
     from controller.nic.libbpf import library_name
 
@@ -80,6 +85,19 @@ def controller_checks() -> Iterator[Check]:
     yield Check("sch_fq in this kernel", found, platform.release() if found else f"{platform.release()} has no sch_fq")
     tc = shutil.which("tc") or ("/usr/sbin/tc" if os.path.exists("/usr/sbin/tc") else None)
     yield Check("tc", tc is not None, tc or "apt-get install iproute2")
+
+
+def _native_check() -> Check:
+    from controller import native
+
+    if native.part is not None:
+        return Check("the same in C", True, str(native.part.__file__))
+    return Check(
+        "the same in C",
+        False,
+        f"{native.MISSING}: NumPy computes the same, in more time; for less apt-get install gcc python3-dev, "
+        "and install incastfree again",
+    )
 
 
 def _qdisc(kind: str) -> bool:

@@ -92,7 +92,11 @@ def _run(words: Sequence[str] | None) -> int:
         module.add_arguments(verbs.add_parser(point.name, help=module.HELP, description=module.HELP))
     arguments = parser.parse_args(words)
     if arguments.verb in missing:
-        raise CannotRunError(f"{arguments.verb} needs the Python package {missing[arguments.verb]}: run make setup")
+        package = missing[arguments.verb]
+        remedy = "run make setup in a clone of incastfree"
+        if not package.startswith("testbed"):
+            remedy = f"pip install {package}, or {remedy}"
+        raise CannotRunError(f"{arguments.verb} needs the Python package {package}: {remedy}")
     return int(modules[arguments.verb].run(arguments))
 
 

@@ -122,7 +122,7 @@ def _record(where: str, line: bytes) -> tuple[dict[str, Any], NDArray[Any]]:
 def _fast(where: str, line: bytes) -> tuple[dict[str, Any], NDArray[np.int32]] | None:
     """The same for a record as JSON writers make it; None where anything is unusual, which is then read slowly.
 
-    json makes an object of every number: ten million tokens would take twelve times the memory of their file.
+    json makes a list of every token: ten million would take several times the memory of their file.
     """
     name = line.find(KEY)
     if name < 0 or line.find(KEY, name + 1) >= 0:

@@ -41,8 +41,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """One file a rank, or one of all with a rank in each record. The n-th calls of all ranks are one demand. Raises InputError."""
     if reading.token_copies == PER_RANK:
         raise InputError(f"{path} holds split sizes, which are what is sent: leave --token-copies out")
-    sent: dict[_Call, dict[int, NDArray[np.int64]]] = {}
-    due: dict[_Call, dict[int, NDArray[np.int64]]] = {}
+    sent: dict[_Call, dict[int, NDArray[Any]]] = {}
+    due: dict[_Call, dict[int, NDArray[Any]]] = {}
     even = 0
     for position, file in enumerate(files):
         calls: dict[tuple[Any, ...], int] = {}
@@ -78,9 +78,9 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             own = sent.setdefault(call, {})
             if rank in own:
                 raise InputError(f"{where}: rank {rank} is there twice: give each rank's calls once")
-            own[rank] = row
+            own[rank] = _compact(row)
             if expected is not None and len(expected):
-                due.setdefault(call, {})[rank] = expected
+                due.setdefault(call, {})[rank] = _compact(expected)
     notes = [f"{path}: split sizes are rows of dimension 0, taken as tokens"]
     if even:
         notes.append(f"{path}: {even} calls without split sizes, which send evenly, are left out")
@@ -125,7 +125,12 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     return Trace("splits", "tokens", tuple(places[index] for index in kept), matrix, (*notes, *more))
 
 
-def _check(path: Path, call: _Call, sent: dict[int, NDArray[np.int64]], due: dict[int, NDArray[np.int64]]) -> None:
+def _compact(row: NDArray[np.int64]) -> NDArray[Any]:
+    """In as few bytes as its largest number takes: traces of decoding have hundreds of thousands of rows."""
+    return row.astype(np.min_scalar_type(int(row.max())))
+
+
+def _check(path: Path, call: _Call, sent: dict[int, NDArray[Any]], due: dict[int, NDArray[Any]]) -> None:
     """in_i[j] = out_j[i], where both are known."""
     for receiver, expected in due.items():
         if len(expected) != len(next(iter(sent.values()))):

@@ -19,7 +19,7 @@ from socket import if_nametoindex
 from typing import Final
 
 from controller.errors import CannotRunError, InputError
-from controller.nic import Capabilities
+from controller.nic import Capabilities, Nic, Steps
 from controller.nic.libbpf import BpfMap, BpfObject, get_pinned_map
 from controller.nic.rate_table import RATE_ONE, RATE_SLOTS, TABLE_BYTES, RateTable
 from controller.nic.rtnetlink import NetlinkError, RtNetlink
@@ -27,7 +27,9 @@ from controller.nic.rtnetlink import NetlinkError, RtNetlink
 __all__ = [
     "OBJECT",
     "EbpfNic",
+    "attach",
     "line_rate_bps",
+    "load",
     "loaded_interfaces",
     "pack_address",
     "pin_folder",
@@ -101,8 +103,8 @@ class _Notes:
     """That the pacer was loaded with."""
 
 
-class EbpfNic:
-    """One interface of this host that paces. Implements controller.nic.Nic."""
+class EbpfNic(Nic):
+    """One interface of this host that paces."""
 
     def __init__(self, interface: str, table: BpfMap, peers: BpfMap) -> None:
         """Use load or attach."""
@@ -110,7 +112,7 @@ class EbpfNic:
         self._peers = peers
         self._memory = table.map_memory()
         self._table = RateTable(self._memory)
-        self._fds = (table.fd, peers.fd)
+        self._fds: tuple[int, ...] = (table.fd, peers.fd)
 
     @classmethod
     def attach(cls, interface: str) -> EbpfNic:
@@ -174,7 +176,13 @@ class EbpfNic:
     @property
     def capabilities(self) -> Capabilities:
         """2^32 steps, one slot a peer."""
-        return Capabilities(steps=RATE_ONE, slots=RATE_SLOTS)
+        return Capabilities(
+            steps=RATE_ONE,
+            slots=RATE_SLOTS,
+            update_ns=430,
+            update_basis="measured",
+            update_source="benchmarks/controller: 1,000 rates from Python on an EPYC; 1,700 ns without the C part",
+        )
 
     def write_peers(self, peers: Mapping[int, Address]) -> None:
         """Which address is the flow of which slot; what was written before and is not among them goes."""
@@ -185,7 +193,7 @@ class EbpfNic:
         for key, value in wanted.items():
             self._peers.update(key, value)
 
-    def write_rates(self, steps: bytes) -> None:
+    def write_rates(self, steps: Steps) -> None:
         """All at once."""
         self._table.write(steps)
 
@@ -195,8 +203,13 @@ class EbpfNic:
 
     def close(self) -> None:
         """The interface goes on pacing."""
-        for fd in self._fds:
+        fds, self._fds = self._fds, ()
+        for fd in fds:
             os.close(fd)
+
+
+load = EbpfNic.load
+attach = EbpfNic.attach
 
 
 def unload(interface: str) -> None:

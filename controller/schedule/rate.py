@@ -12,6 +12,7 @@ from controller.demand import Demand
 from controller.errors import InputError
 from controller.nic.rate_table import RATE_ONE
 from controller.schedule.plan import Discipline, Plan
+from controller.steps import ceil_into
 
 __all__ = ["plan", "rate_steps", "slack", "step_share"]
 
@@ -38,14 +39,19 @@ def rate_steps(
     """R of one or more senders, in steps: ``one`` steps are the sender's whole line rate.
 
     ``wire_bytes`` has one row a sender, ``speeds_bps`` the speed of each of these; ``time_s`` is T*, already
-    divided by lambda. R_ij = D_ij / (T* s_i) is rounded up: no demand gets rate 0, none ends late.
+    divided by lambda. R_ij = D_ij / (T* s_i) is rounded up, exactly: no demand gets rate 0, none ends late.
+    Raises ValueError where a rate is 2^32 steps or more.
     """
-    steps = np.zeros(wire_bytes.shape, dtype=np.uint32)
-    for row, speed in enumerate(speeds_bps):
-        per_byte = Fraction(8 * one) / (time_s * speed)
-        # Whole numbers of any size: a double would round some of them down.
-        exact = -(-wire_bytes[row].astype(object) * per_byte.numerator // per_byte.denominator)
-        steps[row] = exact.astype(np.uint32)
+    steps = np.empty(wire_bytes.shape, dtype=np.uint32)
+    amounts = np.ascontiguousarray(wire_bytes, dtype=np.int64)
+    row = 0
+    while row < len(speeds_bps):  # senders of one speed at once
+        end = row + 1
+        while end < len(speeds_bps) and speeds_bps[end] == speeds_bps[row]:
+            end += 1
+        per_byte = Fraction(8 * one) / (time_s * speeds_bps[row])
+        ceil_into(steps[row:end], amounts[row:end], per_byte.numerator, per_byte.denominator)
+        row = end
     return steps
 
 

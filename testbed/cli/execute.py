@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from testbed.measure.store import write_atomically
 from testbed.report.table import comparison
 from testbed.runner import nothing_to_send, prepare_folder, run_experiment
 from testbed.scenario import prepare
+from testbed.status import StatusLine
 
 __all__ = ["Meter", "check_output", "execute", "report_losses"]
 
@@ -22,35 +22,21 @@ _EVERY_S: Final = 5.0
 
 
 class Meter:
-    """Progress on stderr: a line that is rewritten on a terminal, a line now and then elsewhere."""
+    """Progress of one run after the other."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._terminal = sys.stderr.isatty()
-        self._next_s = time.monotonic() + (0 if self._terminal else _EVERY_S)
+        self._line = StatusLine(_EVERY_S, quiet=quiet)
+        self.close = self._line.close
 
     def update(self, run: str, fabric_ns: float, wall_s: float, delivered: int, expected: int) -> None:
         """Called from the run's thread."""
-        now = time.monotonic()
-        if self._quiet or now < self._next_s:
+        if not self._line.due():
             return
-        self._next_s = now + (0.2 if self._terminal else _EVERY_S)
         left_s = wall_s * (expected - delivered) / max(1, delivered)
-        text = (
+        self._line.show(
             f"{run}: {100 * delivered // expected} %, {delivered} of {expected} packets, "
             f"{fabric_ns / 1000:.0f} us of fabric time, {wall_s:.0f} s, about {left_s:.0f} s left"
         )
-        print(
-            f"\r\033[K{text}" if self._terminal else text,
-            end="" if self._terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def close(self) -> None:
-        """Clears the line."""
-        if self._terminal and not self._quiet:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def check_output(out: Path) -> None:

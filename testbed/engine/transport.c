@@ -189,11 +189,18 @@ void transport_nack_done(struct transport *transport, struct flow_state *flow, c
 
 /* ---- losses that nobody reports ---- */
 
+/* How long the flow's own pace may delay an answer: as long as new packets follow, the receiver may wait for
+ * some of them, but the last one asks to be answered at once.
+ */
+static uint64_t pace_ns(const struct transport *transport, const struct flow_state *flow)
+{
+	return flow->next < flow->packets ? transport->ack_packets * flow->gap_ns : 0;
+}
+
 int transport_find_losses(struct transport *transport, struct flow_state *flow, uint64_t now_ns, bool by_time,
 			  loss_callback lost, void *context)
 {
-	uint64_t wait_ns =
-		by_time ? transport->rto_ns + transport->ack_packets * flow->gap_ns : transport->reorder_ns;
+	uint64_t wait_ns = by_time ? transport->rto_ns + pace_ns(transport, flow) : transport->reorder_ns;
 	uint64_t reference_ns = by_time ? now_ns : flow->newest_ns;
 	const uint64_t *sent_ns = transport->sent_ns + flow->first;
 	const uint8_t *fate = transport->fate + flow->first;
@@ -226,7 +233,7 @@ bool transport_probe(struct transport *transport, struct flow_state *flow, uint6
 {
 	bool tail = flow->next == flow->packets;
 	uint64_t wait_ns = (tail ? transport->tail_probe_ns : transport->probe_ns) +
-			   transport->ack_packets * flow->gap_ns + 2 * flow->silence_ns;
+			   pace_ns(transport, flow) + 2 * flow->silence_ns;
 	uint8_t *fate = transport->fate + flow->first;
 
 	if (transport->recovery != RECOVERY_SACK || flow->probe || (!flow->lost && !flow->out) ||

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from testbed.grid.cells import Cell
+from testbed.status import StatusLine
 
 __all__ = ["GridMeter"]
 
@@ -18,14 +18,14 @@ _BOOT_PACKETS: Final = 10_000
 
 
 class GridMeter:
-    """A line that is rewritten on a terminal, a line now and then elsewhere."""
+    """Of all cells together, those that run in part."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         """``cells``: those that are still to be run."""
         self._lock = threading.Lock()
-        self._terminal = sys.stderr.isatty()
+        self._line = StatusLine(_EVERY_S)
+        self.close = self._line.close
         self._begin_s = time.monotonic()
-        self._next_s = self._begin_s + (0 if self._terminal else _EVERY_S)
         self._count, self._finished = len(cells), 0
         self._work = sum(_work(cell) for cell in cells)
         self._done = 0.0
@@ -46,25 +46,12 @@ class GridMeter:
             self._show()
 
     def _show(self) -> None:
-        now = time.monotonic()
-        if now < self._next_s:
+        if not self._line.due():
             return
-        self._next_s = now + (0.2 if self._terminal else _EVERY_S)
         share = (self._done + sum(self._running.values())) / self._work
-        spent_s = now - self._begin_s
+        spent_s = time.monotonic() - self._begin_s
         left = f", about {spent_s * (1 - share) / share:.0f} s left" if share else ""
-        text = f"{self._finished} of {self._count} cells, {100 * share:.0f} %, {spent_s:.0f} s{left}"
-        print(
-            f"\r\033[K{text}" if self._terminal else text,
-            end="" if self._terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def close(self) -> None:
-        """Clears the line."""
-        if self._terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self._line.show(f"{self._finished} of {self._count} cells, {100 * share:.0f} %, {spent_s:.0f} s{left}")
 
 
 def _work(cell: Cell) -> int:

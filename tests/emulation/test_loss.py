@@ -120,6 +120,25 @@ def test_chance(
         assert figures["timeouts"] > 0 or not gone
 
 
+def test_last_packets_wait_for_no_turn(tmp_path: Path) -> None:
+    """Flows of one packet at senders of many flows: a lost one is sent again after the RTO, not some turns later.
+
+    Nothing of the flow follows that its receiver might wait for before it answers.
+    """
+    hosts = 64
+    counts = MTU * (1 - np.eye(hosts, dtype=int))
+    scenario = scenario_of(write_matrix(tmp_path / "demand.csv", counts), loss_data=0.01, loss_recovery="timeout")
+    data = run_once(scenario, "rr")
+    assert_all_arrived(data, scenario)
+    rto_ns = float(scenario.parameters.rto_ns)
+    once = data.flows["timeouts"] == 1
+    assert once.sum() >= 20
+    last_ns = data.flows["last_arrival_ns"][once]
+    sending_ns = float(scenario.lower_bound_s) * 1e9  # 2.6 us; five turns are five times that
+    assert (last_ns > rto_ns).all()
+    assert last_ns.max() < rto_ns + 2 * sending_ns + float(scenario.parameters.rtt_ns)
+
+
 @pytest.mark.parametrize("recovery", ["sack", "timeout"])
 def test_headers_find_no_room(tmp_path: Path, recovery: str) -> None:
     """A slow receiver: so much is trimmed that headers are dropped, and nothing tells the sender of them."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from controller import native
 from testbed.fabric.bmv2 import installation
 from tests.conftest import REPOSITORY
 
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
     from tests.unit.p4runtime_switches import Switch
 
 Compile = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module", params=("c", "numpy"))
+def part(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Which part of the controller computes: its C part, or NumPy alone."""
+    if request.param == "c" and native.part is None:
+        pytest.skip(f"needs the controller's C part, which was not built ({native.MISSING}): run make setup")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(native, "part", None)
+        yield request.param
 
 
 @pytest.fixture(scope="session")

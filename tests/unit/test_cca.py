@@ -155,7 +155,7 @@ def test_several_classes(write: Write) -> None:
 
 
 def test_kinds(write: Write) -> None:
-    source = "from testbed.engine.cca import Control\nclass Mine(Control):\n    kind = {!r}\n"
+    source = "from testbed.engine.cca.nscc import Nscc\nclass Mine(Nscc):\n    kind = {!r}\n"
     for kind in ("rate", "window"):
         made = cca.load(str(write(source.format(kind))))
         assert made is not None
@@ -225,17 +225,25 @@ def test_check_finds_the_file_and_does_not_execute_it(write: Write, monkeypatch:
     assert cca.check("mine.py", Path()) == str(path)
 
 
-def test_the_base_class_wants_to_be_overridden() -> None:
-    control = Control(NETWORK, PAIR)
-    for call in (
-        control.start,
-        lambda: control.on_ack(0.0, 0, 0.0, False, 0),
-        lambda: control.on_nack(0.0, 0, 0.0, 0),
-        lambda: control.on_timeout(0.0, 0, 0),
+def test_what_every_control_must_have(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from testbed.engine.cca import Control\n"
+        "class Mine(Control):\n"
+        "    def start(self): return 1.0\n"
+        "    def on_ack(self, *_): return 1.0\n"
+    )
+    with pytest.raises(
+        InputError, match=r"mine.py: Mine lacks what every control must have: define on_nack, on_timeout"
     ):
-        with pytest.raises(NotImplementedError):
-            call()
-    assert control.on_sent(0.0, 0, 0) is None
+        cca.load(str(path))
+
+
+def test_a_window_is_left_as_it_is_by_what_is_sent() -> None:
+    control = Nscc(NETWORK, PAIR)
+    before = control.start()
+    assert control.on_sent(0.0, 4096, 4096) is None
+    assert control.on_ack(0.0, 0, 0.0, False, 0) == before
 
 
 def test_numpy_is_not_imported() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+import controller
 from testbed.engine.cca import Network, load
 from testbed.engine.cca import Path as FlowPath
 
@@ -29,3 +32,20 @@ def test_the_congestion_control_of_the_documentation(tmp_path: Path) -> None:
     assert control.on_ack(11_000 + 8167, 4096, 9000.0, True, 0) == halved / 2
     assert control.on_nack(30_000, 4096, 0.0, 0) == halved / 2 - 4096
     assert control.on_timeout(30_000, 10**6, 0) == 4096
+
+
+def test_the_rates_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/controller.md: its first example. The second one, with a NIC, is in tests/emulation/test_controller.py."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "controller.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    exec(compile(blocks[0], "controller.md", "exec"), {})
+    assert [round(float(share), 6) for share in capsys.readouterr().out.strip("[]\n").split()] == [0.2, 0, 0.5]
+
+
+def test_the_interface_of_the_documentation() -> None:
+    """Every name that the package has is in the table, and no other."""
+    table = (DOCS / "controller.md").read_text().split("## The interface")[1].split("##")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for cell in first for name in re.findall(r"`(\w+)", cell)}
+    mentioned = named | set(re.findall(r"a `(\w+)`", table))
+    assert mentioned == set(controller.__all__)

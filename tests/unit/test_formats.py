@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -545,6 +547,27 @@ def test_megatron_long_records_are_read_in_blocks(tmp_path: Path) -> None:
     (demand,) = matrices(read_trace(path, Reading(experts_per_rank=512, ranks=4)))
     assert demand[1] == np.bincount(drawn[drawn >= 0] // 512, minlength=4).tolist()
     assert demand[0] == [0] * 4
+
+
+def test_reading_tokens_takes_less_than_three_times_their_file(tmp_path: Path) -> None:
+    """Records as json writes them, one of which is most of the file; and the same tokens of SGLang and DeepEP."""
+    tokens = np.random.default_rng(5).integers(0, 256, (150_000, 8))
+    megatron = lines(
+        tmp_path, [routed(0, tokens.tolist()), routed(1, tokens[:1000].tolist())], "router_trace_rank0.jsonl"
+    )
+    sglang = dump(tmp_path, 0, [record(1, 0, np.zeros((1, 256)), tokens[None])], physical=256)
+    deepep = tmp_path / "layout_rank0.npz"
+    np.savez(deepep, topk_idx=tokens.astype(np.int64), is_token_in_rank=np.ones((150_000, 2), dtype=bool))
+    for path in (megatron, sglang, deepep):
+        tracemalloc.start()
+        try:
+            with contextlib.suppress(InputError):  # DeepEP's has the row of one rank alone
+                read_trace(path, Reading(ranks=2, experts_per_rank=128, token_copies="per-expert"))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert path.stat().st_size > 4_000_000
+        assert peak < 3 * path.stat().st_size, path
 
 
 # --- DeepEP ---

@@ -19,6 +19,8 @@ from controller.nic.rate_table import RATE_ONE
 from controller.schedule import SCHEDULES, make_plan, rate
 from controller.schedule.plan import Discipline
 
+pytestmark = pytest.mark.usefixtures("part")
+
 FEW = 2**20
 GBPS = Fraction(10**9)
 SPEEDS = [Fraction(speed) * GBPS for speed in (800, 400, 200, 100, Fraction("123.456"), Fraction(1600, 3))]

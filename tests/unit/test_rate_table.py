@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import re
 import struct
 import subprocess
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
+from controller import native
 from controller.demand import HEADER_BYTES
 from controller.errors import CannotRunError
-from controller.nic import rate_table, state
+from controller.nic import state
 from controller.nic.rate_table import RATE_ONE, RATE_SLOTS, TABLE_BYTES, RateTable
 from controller.schedule.plan import Discipline
 from testbed import engine, net
@@ -299,6 +302,7 @@ def test_the_transport_header_lies_in_the_frame_and_is_aligned(c_layout: dict[st
     assert (offset + 2) % 8 == 0
 
 
+@pytest.mark.usefixtures("part")
 def test_layout_of_the_table(c_layout: dict[str, str]) -> None:
     assert int(c_layout["rate_table"]) == TABLE_BYTES
     table, _ = in_c(c_layout, "rate_table")
@@ -331,6 +335,7 @@ int main(void)
 """
 
 
+@pytest.mark.usefixtures("part")
 def test_c_reads_what_python_writes(compile_c: Compile) -> None:
     program = compile_c(READER)
     memory = bytearray(TABLE_BYTES)
@@ -352,12 +357,14 @@ def fresh() -> tuple[bytearray, RateTable]:
     return memory, RateTable(memoryview(memory))
 
 
+@pytest.mark.usefixtures("part")
 def test_a_fresh_table_paces_nothing() -> None:
     _, table = fresh()
     assert table.generation == 0
     assert table.read() == (0, bytes(4 * RATE_SLOTS))
 
 
+@pytest.mark.usefixtures("part")
 def test_what_was_written_is_read() -> None:
     _, table = fresh()
     steps = words([1, 2**32 - 1, 0, 7])
@@ -367,6 +374,7 @@ def test_what_was_written_is_read() -> None:
     assert body == steps + bytes(4 * (RATE_SLOTS - 4))
 
 
+@pytest.mark.usefixtures("part")
 def test_each_write_counts_and_takes_the_other_half() -> None:
     _, table = fresh()
     actives = []
@@ -378,6 +386,7 @@ def test_each_write_counts_and_takes_the_other_half() -> None:
     assert actives == [1, 0, 1, 0, 1]
 
 
+@pytest.mark.usefixtures("part")
 def test_a_write_leaves_the_half_in_force_alone() -> None:
     memory, table = fresh()
     table.write(words([5] * RATE_SLOTS))
@@ -387,6 +396,7 @@ def test_a_write_leaves_the_half_in_force_alone() -> None:
     assert bytes(memory[8 + half :]) == before
 
 
+@pytest.mark.usefixtures("part")
 def test_slots_after_the_last_rate_are_cleared() -> None:
     _, table = fresh()
     for _ in range(2):
@@ -395,6 +405,7 @@ def test_slots_after_the_last_rate_are_cleared() -> None:
     assert table.read()[1] == words([1, 2]) + bytes(4 * (RATE_SLOTS - 2))
 
 
+@pytest.mark.usefixtures("part")
 def test_as_many_rates_as_slots_fit() -> None:
     _, table = fresh()
     steps = words(range(1, RATE_SLOTS + 1))
@@ -402,6 +413,7 @@ def test_as_many_rates_as_slots_fit() -> None:
     assert table.read()[1] == steps
 
 
+@pytest.mark.usefixtures("part")
 def test_too_many_rates_are_refused_and_nothing_changes() -> None:
     memory, table = fresh()
     table.write(words([3]))
@@ -411,12 +423,14 @@ def test_too_many_rates_are_refused_and_nothing_changes() -> None:
     assert bytes(memory) == before
 
 
+@pytest.mark.usefixtures("part")
 def test_rates_may_come_as_an_array_of_words() -> None:
     _, table = fresh()
     table.write(memoryview(array("I", [4, 5])))
     assert table.read()[1][:8] == words([4, 5])
 
 
+@pytest.mark.usefixtures("part")
 def test_memory_behind_the_table_is_not_touched() -> None:
     memory = bytearray(b"\xee" * (TABLE_BYTES + 64))
     memory[:TABLE_BYTES] = bytes(TABLE_BYTES)
@@ -426,6 +440,7 @@ def test_memory_behind_the_table_is_not_touched() -> None:
     assert memory[TABLE_BYTES:] == b"\xee" * 64
 
 
+@pytest.mark.usefixtures("part")
 def test_a_half_that_is_being_written_is_not_read() -> None:
     memory, table = fresh()
     table.write(words([3]))
@@ -434,58 +449,67 @@ def test_a_half_that_is_being_written_is_not_read() -> None:
         table.read()
 
 
-class Overtaking:
-    """A generation's format whose first reading is followed by two writes: the half just begun is rewritten."""
+class Words:
+    """The words of a table, with something that happens around its accesses."""
 
-    def __init__(self, plain: struct.Struct, table: RateTable) -> None:
-        self._plain = plain
-        self._table = table
-        self._left = 1
-        self.size = plain.size
-        self.pack_into = plain.pack_into
+    def __init__(self, table: RateTable) -> None:
+        self.plain = table._words
 
-    def unpack_from(self, *arguments: Any) -> tuple[Any, ...]:
-        values = self._plain.unpack_from(*arguments)
-        if self._left:
-            self._left = 0
-            for value in (11, 12):
-                self._table.write(words([value]))
-        return values
+    def __getitem__(self, index: int) -> int:
+        return self.plain[index]
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self.plain[index] = value
 
 
+class Overtaking(Words):
+    """Of a generation: its first reading is followed by two writes, so that the half just begun is rewritten."""
+
+    def __init__(self, table: RateTable) -> None:
+        super().__init__(table)
+        self.table = table
+
+    def __getitem__(self, index: int) -> int:
+        value = super().__getitem__(index)
+        if index:
+            self.table._words = self.plain
+            for step in (11, 12):
+                self.table.write(words([step]))
+        return value
+
+
+@pytest.mark.usefixtures("part")
 def test_a_reader_that_was_overtaken_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "part", None)
     _, table = fresh()
     table.write(words([10]))
-    monkeypatch.setattr(rate_table, "_GENERATION", Overtaking(rate_table._GENERATION, table))
+    table._words = cast(Any, Overtaking(table))
     generation, body = table.read()
     assert (generation, struct.unpack_from("<I", body)[0]) == (3, 12)
 
 
+class Dying(Words):
+    """The writer is gone before its n-th store."""
+
+    def __init__(self, table: RateTable, after: int) -> None:
+        super().__init__(table)
+        self.left = after
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self.left -= 1
+        if not self.left:
+            raise InterruptedError
+        super().__setitem__(index, value)
+
+
 @pytest.mark.parametrize("after", range(1, 4))
+@pytest.mark.usefixtures("part")
 def test_the_half_in_force_is_whole_at_every_step_of_a_write(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """A writer that dies on the way leaves the old rates in force."""
+    monkeypatch.setattr(native, "part", None)
     memory, table = fresh()
     table.write(words([10]))
-
-    class Dying:
-        size = 8
-        unpack_from = staticmethod(struct.Struct("<Q").unpack_from)
-        left = after
-
-        def pack_into(self, *arguments: Any) -> None:
-            self.left -= 1
-            if not self.left:
-                raise InterruptedError
-            struct.Struct("<Q").pack_into(*arguments)
-
-    class DyingHead(Dying):
-        size = 8
-        unpack_from = staticmethod(struct.Struct("<II").unpack_from)
-        left = 1
-
-    monkeypatch.setattr(rate_table, "_GENERATION", Dying())
-    if after == 3:
-        monkeypatch.setattr(rate_table, "_HEAD", DyingHead())
+    table._words = cast(Any, Dying(table, after))
     with pytest.raises(InterruptedError):
         table.write(words([20]))
     monkeypatch.undo()
@@ -495,3 +519,141 @@ def test_the_half_in_force_is_whole_at_every_step_of_a_write(monkeypatch: pytest
     # The next writer is not put off by what lies there.
     reader.write(words([30]))
     assert struct.unpack_from("<I", reader.read()[1]) == (30,)
+
+
+OVERTAKEN = """
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+#include <linux/types.h>
+static void copy(void *to, const void *from, size_t length);
+#define memcpy copy
+#include "rate_table_io.h"
+#undef memcpy
+
+static struct rate_table table;
+static __u32 rates[RATE_SLOTS];
+static jmp_buf killed;
+static int whole_writes, begun_writes, writing;
+
+/* What happens while a reader copies: so many writes, and the beginning of another. */
+static void copy(void *to, const void *from, size_t length)
+{
+	__u32 rest = begun_writes;
+
+	if (writing && begun_writes && whole_writes < 0) {
+		memcpy(to, from, length / 2);
+		longjmp(killed, 1);
+	}
+	memcpy(to, from, length);
+	if (writing)
+		return;
+	writing = 1;
+	for (; whole_writes > 0; whole_writes--) {
+		begun_writes = 0;
+		rate_table_write(&table, rates, RATE_SLOTS);
+	}
+	whole_writes = -1;
+	begun_writes = (int)rest;
+	if (begun_writes && !setjmp(killed))
+		rate_table_write(&table, rates, RATE_SLOTS);
+	writing = 0;
+}
+
+int main(void)
+{
+	static __u32 found[RATE_SLOTS];
+	__u64 generation;
+
+	for (int whole = 0; whole <= 3; whole++) {
+		for (int begun = 0; begun <= 1; begun++) {
+			memset(&table, 0, sizeof table);
+			writing = 1, whole_writes = begun_writes = 0;
+			rate_table_write(&table, rates, RATE_SLOTS);
+			writing = 0, whole_writes = whole, begun_writes = begun;
+			printf("%d %d %d\\n", whole, begun, rate_table_read(&table, found, &generation));
+		}
+	}
+	return 0;
+}
+"""
+
+
+def test_a_reader_in_c_knows_that_it_was_overtaken(compile_c: Compile) -> None:
+    """By a second write that has begun: the first one went to the other half."""
+    output = subprocess.run([compile_c(OVERTAKEN)], capture_output=True, check=True, text=True).stdout
+    found = {tuple(map(int, line.split()[:2])): int(line.split()[2]) for line in output.splitlines()}
+    assert found == {(whole, begun): int(whole + begun < 2) for whole in range(4) for begun in range(2)}
+
+
+READER_SOURCE = (REPOSITORY / "benchmarks/controller/rate_table_reader.c").read_text()
+PATTERNS = 64
+
+
+def patterns() -> list[bytes]:
+    """Rates of write number g, as the reader expects them of g mod 64."""
+    slots = np.arange(RATE_SLOTS, dtype=np.uint64) * np.uint64(0x85EBCA77)
+    return [((np.uint64(g) * np.uint64(0x9E3779B1) + slots) % 2**32).astype("<u4").tobytes() for g in range(PATTERNS)]
+
+
+class SharedTable:
+    """A table in memory that a process may share."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("rates")
+        os.ftruncate(self.fd, -(-TABLE_BYTES // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self.memory = memoryview(mmap.mmap(self.fd, TABLE_BYTES))
+        self.table = RateTable(self.memory)
+
+    def start(self, program: Path, reads: int) -> subprocess.Popen[str]:
+        """A reader that has seen the first write."""
+        command = [str(program), str(self.fd), str(reads)]
+        reader = subprocess.Popen(command, pass_fds=[self.fd], stdout=subprocess.PIPE, text=True)
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+        return reader
+
+
+@pytest.fixture
+def shared() -> Iterator[SharedTable]:
+    made = SharedTable()
+    yield made
+    os.close(made.fd)
+
+
+@pytest.mark.usefixtures("part")
+def test_no_read_of_a_whole_table_is_torn(compile_c: Compile, shared: SharedTable) -> None:
+    """A reader in C against a writer, both without pause; benchmarks/controller does it ten million times."""
+    rates = patterns()
+    shared.table.write(rates[1])
+    reader = shared.start(compile_c(READER_SOURCE), 500_000)
+    generation = 1
+    while reader.poll() is None:
+        for _ in range(100):
+            generation += 1
+            shared.table.write(rates[generation % PATTERNS])
+    reads, torn, back, _, seen = (int(word) for word in reader.communicate()[0].split())
+    assert (reads, torn, back, reader.returncode) == (500_000, 0, 0, 0)
+    assert seen > 10, "reader and writer did not meet"
+    assert shared.table.read() == (generation, rates[generation % PATTERNS])
+
+
+def test_the_reader_tells_a_torn_table(compile_c: Compile, shared: SharedTable) -> None:
+    """One that is half of each of two writes, under a generation that says it is whole."""
+    rates = patterns()
+    shared.table.write(rates[1])
+    start = TABLE_BYTES - 4 * RATE_SLOTS // 2
+    shared.memory[start:] = rates[2][2 * RATE_SLOTS :]
+    reader = shared.start(compile_c(READER_SOURCE), 100)
+    assert reader.communicate()[0].split()[:3] == ["1", "1", "0"]
+    assert reader.returncode == 1
+
+
+def test_the_reader_tells_a_generation_that_goes_back(compile_c: Compile, shared: SharedTable) -> None:
+    rates = patterns()
+    shared.table.write(rates[1])
+    shared.table.write(rates[2])
+    reader = shared.start(compile_c(READER_SOURCE), 10**9)  # that it ends is the test
+    shared.memory[0:4] = (1).to_bytes(4, "little")
+    _, torn, back, _, _ = (int(word) for word in reader.communicate()[0].split())
+    assert (torn, back, reader.returncode) == (0, 1, 1)

@@ -126,6 +126,9 @@ def test_combines_follow_their_dispatches(steps: Path) -> None:
     prepared = scenario(steps, steps="0", direction="both")
     names = ["1: step 0 layer 0", "1: step 0 layer 0 combine", "1: step 0 layer 1", "1: step 0 layer 1 combine"]
     assert [given.name for given in prepared.inputs] == names
+    assert prepared.bottleneck_names == ["receiver h2", "sender h2", "sender h3", "receiver h3"]
+    assert prepared.bottleneck_text == "receiver h2 in 1 of 4 phases"
+    assert scenario(steps, steps="0").bottleneck_text == "receiver h2, sender h3"
     for there, back in ((0, 1), (2, 3)):
         assert np.array_equal(prepared.demands[there].wire_bytes.T, prepared.demands[back].wire_bytes)
 
@@ -225,12 +228,15 @@ def test_a_figure_takes_one_demand_of_a_trace(steps: Path, tmp_path: Path) -> No
 
 
 def commands() -> list[list[str]]:
-    """Those of docs/formats.md, with lines that go on joined."""
-    text = (REPOSITORY / "docs" / "formats.md").read_text().replace("\\\n", " ")
+    """Those of docs/controller.md and docs/formats.md, with lines that go on joined."""
+    text = "".join((REPOSITORY / "docs" / f"{name}.md").read_text() for name in ("controller", "formats"))
+    text = text.replace("\\\n", " ")
     return [shlex.split(line) for line in re.findall(r"^    incastfree (.*)$", text, re.MULTILINE)]
 
 
-@pytest.mark.parametrize("words", [words for words in commands() if words[0] == "rates"], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [words for words in commands() if words[0] == "rates" and "docs/samples" in words[1]], ids=" ".join
+)
 def test_the_commands_of_the_documentation(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

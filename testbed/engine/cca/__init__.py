@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import pathlib
 import sys
@@ -54,7 +55,7 @@ class Path:
         return self.rate_bps or self.line_rate_bps
 
 
-class Control:
+class Control(abc.ABC):
     """Congestion control of one flow; subclass it in a file of your own.
 
     Every method but ``on_sent`` returns what the flow may do from then on: with ``kind`` "window" the bytes
@@ -72,28 +73,28 @@ class Control:
         self.network = network
         self.path = path
 
+    @abc.abstractmethod
     def start(self) -> float:
         """The first window or rate."""
-        raise NotImplementedError("start is missing, which every control must have")
 
+    @abc.abstractmethod
     def on_ack(self, now_ns: float, newly_bytes: int, rtt_ns: float, marked: bool, in_flight_bytes: int) -> float:
         """An ACK, which may stand for several packets.
 
         ``newly_bytes`` is the growth of the receiver's received-byte counter, and may be 0; ``in_flight_bytes``
         is what is out without them. ``marked``: the packet that caused the ACK carried an ECN mark.
         """
-        raise NotImplementedError("on_ack is missing, which every control must have")
 
+    @abc.abstractmethod
     def on_nack(self, now_ns: float, size_bytes: int, rtt_ns: float, in_flight_bytes: int) -> float:
         """A packet of ``size_bytes`` was trimmed; ``in_flight_bytes`` still contains it."""
-        raise NotImplementedError("on_nack is missing, which every control must have")
 
+    @abc.abstractmethod
     def on_timeout(self, now_ns: float, size_bytes: int, in_flight_bytes: int) -> float:
         """A packet counts as lost since its RTO has passed; ``in_flight_bytes`` no longer contains it.
 
         A loss that SACKs show is mended without a call: the ACK has told of delay and marks.
         """
-        raise NotImplementedError("on_timeout is missing, which every control must have")
 
     def on_sent(self, now_ns: float, size_bytes: int, in_flight_bytes: int) -> float | None:
         """A packet was sent, and ``in_flight_bytes`` contains it; None leaves window or rate as it is.
@@ -146,6 +147,9 @@ def load(name: str) -> type[Control] | None:
     control = found[0]
     if control.kind not in KINDS:
         raise InputError(f"{name}: {control.__name__}.kind is {control.kind!r}: give one of {', '.join(KINDS)}")
+    if control.__abstractmethods__:
+        missing = ", ".join(sorted(control.__abstractmethods__))
+        raise InputError(f"{name}: {control.__name__} lacks what every control must have: define {missing}")
     return control
 
 
