@@ -22,7 +22,9 @@ __all__ = [
     "ControlKind",
     "Controls",
     "EngineInput",
+    "EVENT_FIELDS",
     "EngineOutput",
+    "EventKind",
     "FabricMemory",
     "LossRecovery",
     "run",
@@ -71,6 +73,18 @@ RECORD_FIELDS: Final = [
 ]
 """NumPy layout of struct record (fabric.h)."""
 
+EVENT_FIELDS: Final = [
+    ("time_ns", "<u8"),
+    ("since_ns", "<u8"),
+    ("psn", "<u4"),
+    ("source", "<u2"),
+    ("destination", "<u2"),
+    ("kind", "u1"),
+    ("copy", "u1"),
+    ("reserved", "V6"),
+]
+"""NumPy layout of struct event (events.h). since_ns of a packet sent: its flow may send, by window and start, since then."""
+
 FLOW_RESULT_FIELDS: Final = [
     ("done_ns", "<u8"),
     ("retransmissions", "<u4"),
@@ -101,6 +115,17 @@ class LossRecovery(IntEnum):
     SACK = 0
     TIMEOUT = 1
     NONE = 2
+
+
+class EventKind(IntEnum):
+    """What a sender did; the values are those of events.h."""
+
+    SENT = 0
+    NACK = 1
+    """And from here on: found a packet to be lost, by a NACK."""
+    SACK = 2
+    TIMEOUT = 3
+    PROBE = 4
 
 
 class ControlKind(IntEnum):
@@ -212,11 +237,18 @@ class EngineOutput(TypedDict):
     """uint64, ports x buckets: bytes whose serialisation ended in the bucket."""
 
 
-def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_fd: int, trace_fd: int) -> EngineOutput:
+def run(
+    given: EngineInput,
+    fabric: FabricMemory,
+    controls: Controls,
+    progress_fd: int,
+    trace_fd: int,
+    events_fd: int = -1,
+) -> EngineOutput:
     """Sends all flows and returns when all is acknowledged; without a transport, when all arrived or was dropped.
 
-    Progress goes to ``progress_fd`` as lines "@progress TIME_NS DELIVERED EXPECTED", every record to ``trace_fd``; -1 for
-    neither. Raises TimeoutError at the limit, OSError where the kernel refuses to send, and what a control raises.
+    Progress goes to ``progress_fd`` as lines "@progress TIME_NS DELIVERED EXPECTED", every record to ``trace_fd``, what
+    senders do (EVENT_FIELDS) to ``events_fd``; -1 for none. Raises TimeoutError at the limit, OSError where the kernel refuses to send, and what a control raises.
     """
     try:
         from testbed.engine import _engine
@@ -260,5 +292,6 @@ def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_f
         sockets=given.sockets,
         progress_fd=progress_fd,
         trace_fd=trace_fd,
+        events_fd=events_fd,
     )
     return result

@@ -43,4 +43,5 @@ def run(
     sockets: int,
     progress_fd: int,
     trace_fd: int,
+    events_fd: int,
 ) -> EngineOutput: ...

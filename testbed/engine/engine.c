@@ -161,6 +161,15 @@ static int run_host(struct engine *engine, uint32_t host, uint64_t begin_ns, uin
 			continue;
 		}
 		engine->sent_packets++;
+		if (engine->events)
+			events_note(engine->events,
+				    (struct event){.time_ns = next_ns,
+						   .since_ns = flow->ready_ns,
+						   .psn = packet.psn,
+						   .source = (uint16_t)packet.source,
+						   .destination = (uint16_t)packet.destination,
+						   .kind = EVENT_SENT,
+						   .copy = packet.copy});
 		if (engine->controls.calls_on_sent) {
 			double answer = control_on_sent(&engine->controls, index_of(engine, flow), flow,
 							next_ns, packet.wire_bytes);
@@ -398,6 +407,10 @@ int engine_finish(struct engine *engine)
 			return -1;
 		}
 	measure_finish(&engine->measure, engine->last_far_end_ns);
+	if (engine->events && events_flush(engine->events)) {
+		PyErr_SetFromErrno(PyExc_OSError);
+		return -1;
+	}
 	return trace(engine, engine->kept, engine->kept_count * sizeof(*engine->kept));
 }
 
@@ -637,6 +650,14 @@ int engine_prepare(struct engine *engine)
 		PyErr_NoMemory();
 		return -1;
 	}
+	if (engine->events_fd >= 0) {
+		engine->events = engine->transport.events = calloc(1, sizeof(*engine->events));
+		if (!engine->events) {
+			PyErr_NoMemory();
+			return -1;
+		}
+		engine->events->fd = engine->events_fd;
+	}
 	engine->inject = inject_open(engine->ifindex, engine->sockets);
 	if (!engine->inject) {
 		PyErr_SetFromErrno(PyExc_OSError);
@@ -662,6 +683,7 @@ void engine_free(struct engine *engine)
 	free(engine->reps);
 	free(engine->pending);
 	free(engine->kept);
+	free(engine->events);
 	transport_free(&engine->transport);
 	measure_free(&engine->measure);
 }

@@ -20,6 +20,7 @@
 
 #include "control.h"
 #include "entropy.h"
+#include "events.h"
 #include "fabric.h"
 #include "inject.h"
 #include "measure.h"
@@ -52,7 +53,7 @@ struct engine {
 	uint64_t linger_ns; /* so long may a packet be where no record tells of it */
 	bool late_records; /* they come when packets leave a port, and while the engine reads them */
 	double dilation;
-	int ifindex, sockets, progress_fd, trace_fd;
+	int ifindex, sockets, progress_fd, trace_fd, events_fd;
 	/* Its own. */
 	uint64_t epoch_ns; /* the common start */
 	uint64_t expected_packets, sent_packets, packet_hops, last_far_end_ns;
@@ -78,6 +79,7 @@ struct engine {
 	uint32_t pending_free, pending_used, pending_capacity;
 	struct queue *arriving; /* one a host */
 	struct inject *inject;
+	struct events *events; /* of a run that is traced; else NULL */
 	struct measure measure;
 };
 

@@ -96,16 +96,15 @@ static void release(struct engine *engine)
 
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {"flows",          "background", "byte_ns",    "start_ns",
-				"propagation_ns", "windows",    "head",       "records",
-				"ports",          "feedback",   "mtu_bytes",  "seed",
-				"discipline",     "balancing",  "recovery",   "control_kind",
-				"period_ns",      "lead_ns",    "limit_ns",   "bucket_ns",
-				"slot_ns",        "rto_ns",     "reorder_ns", "probe_ns",
-				"tail_probe_ns",  "epoch_ns",   "rates_ns",   "linger_ns",
-				"freeze_ns",      "dilation",   "controls",   "calls_on_sent",
-				"late_records",   "ifindex",    "sockets",    "progress_fd",
-				"trace_fd",       NULL};
+	static char *names[] = {
+		"flows",        "background",    "byte_ns",      "start_ns",  "propagation_ns",
+		"windows",      "head",          "records",      "ports",     "feedback",
+		"mtu_bytes",    "seed",          "discipline",   "balancing", "recovery",
+		"control_kind", "period_ns",     "lead_ns",      "limit_ns",  "bucket_ns",
+		"slot_ns",      "rto_ns",        "reorder_ns",   "probe_ns",  "tail_probe_ns",
+		"epoch_ns",     "rates_ns",      "linger_ns",    "freeze_ns", "dilation",
+		"controls",     "calls_on_sent", "late_records", "ifindex",   "sockets",
+		"progress_fd",  "trace_fd",      "events_fd",    NULL};
 	struct engine engine = {0};
 	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rto_ns, reorder_ns, probe_ns,
 		tail_probe_ns, epoch_ns, rates_ns, linger_ns, freeze_ns;
@@ -114,14 +113,14 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 
 	(void)self;
 	if (!PyArg_ParseTupleAndKeywords(
-		    args, keywords, "y*y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKKKdOppiiii", names, &engine.flows,
+		    args, keywords, "y*y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKKKdOppiiiii", names, &engine.flows,
 		    &engine.background, &engine.byte_ns, &engine.start_ns, &engine.propagation_ns,
 		    &engine.windows, &engine.head, &engine.records, &engine.ports, &engine.feedback,
 		    &engine.mtu_bytes, &engine.seed, &discipline, &balancing, &recovery, &kind, &period_ns,
 		    &lead_ns, &limit_ns, &bucket_ns, &slot_ns, &rto_ns, &reorder_ns, &probe_ns,
 		    &tail_probe_ns, &epoch_ns, &rates_ns, &linger_ns, &freeze_ns, &engine.dilation, &controls,
 		    &calls_on_sent, &late_records, &engine.ifindex, &engine.sockets, &engine.progress_fd,
-		    &engine.trace_fd))
+		    &engine.trace_fd, &engine.events_fd))
 		goto out;
 	engine.discipline = (enum discipline)discipline;
 	engine.balancing = (enum balancing)balancing;

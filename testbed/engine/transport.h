@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "edt.h"
+#include "events.h"
 #include "fabric.h"
 
 struct flow { /* as Python lays them out: see testbed/engine/__init__.py */
@@ -89,6 +90,7 @@ struct transport {
 	uint64_t rto_ns, reorder_ns;
 	uint32_t ack_packets; /* of a flow between two ACKs, and one more */
 	uint64_t probe_ns, tail_probe_ns; /* silence after which to probe: with and without new data left */
+	struct events *events; /* of a run that is traced; else NULL */
 	/* A packet each, flow by flow. */
 	uint64_t *sent_ns;
 	uint8_t *fate;
