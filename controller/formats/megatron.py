@@ -22,7 +22,7 @@ from controller.formats.trace import MAX_RANKS, PER_EXPERT, Place, Reading, Trac
 __all__ = ["KEY", "read"]
 
 KEY: Final = b'"top_indices"'
-_BLOCK: Final = 1 << 20
+_BLOCK: Final = 1 << 17
 _LONGEST: Final = 7
 _COMMA, _MINUS, _ZERO, _NINE, _SEMICOLON = b",-09;"
 
