@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from controller.demand import HEADER_BYTES, Demand
 from controller.schedule import Plan, make_plan
 from controller.schedule.plan import Discipline
+from testbed import dpu_model
 from testbed.engine import (
     BACKGROUND_FIELDS,
     FLOW_FIELDS,
@@ -200,11 +201,21 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     packets = 0
     discipline = Discipline.ROUND_ROBIN
     before: Plan | None = None
+    paced_by_dpus = dpu_model.of_dpus(scenario, run)
     for number, demand in enumerate(scenario.demands):
-        plan = make_plan(run.schedule, demand, scenario.speeds_bps)
+        if paced_by_dpus:
+            plan = dpu_model.plan(demand, scenario)
+        else:
+            plan = make_plan(run.schedule, demand, scenario.speeds_bps)
         discipline = plan.discipline
         flows = flow_table(scenario, demand, plan)
         rates_ns = _delay_rates(scenario, plan, before, flows)
+        sends = b""
+        if paced_by_dpus:
+            old = before if rates_ns else None
+            rates_ns = delay_ns(experiment.control_delay_ns, scenario.dilation)
+            sends = dpu_model.mailbox(scenario, run, plan, old, rates_ns)
+        (work / f"mailbox-{number}.bin").write_bytes(sends)
         before = plan
         (work / f"flows-{number}.bin").write_bytes(flows.tobytes())
         (work / f"rates-{number}.bin").write_bytes(plan.steps.astype("<u4").tobytes())
@@ -250,7 +261,8 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
             "tail_probe_ns": int(parameters.tail_probe_ns * scenario.dilation),
         },
         "control": {
-            "cc": run.cc,
+            # The DPU has the fallback, and is told to use it.
+            "cc": "none" if paced_by_dpus and run.cc == "fallback" else run.cc,
             "header_bytes": HEADER_BYTES,
             "trimming": experiment.trimming,
             "seed": experiment.seed,
@@ -301,6 +313,8 @@ def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: i
         + len(ports) * _PORT_BYTES
     )
     switches_mib = _BMV2_MIB * len(scenario.wiring.switches) if scenario.bmv2 else 0
+    if dpu_model.of_dpus(scenario, run):
+        used_bytes += hosts * dpu_model.STATE_BYTES
     if scenario.links == "veth":
         used_bytes += (packets + background_packets) * _MOST_HOPS * _RECORD_BYTES
     return _BASE_MIB + switches_mib + (used_bytes + transport_bytes + control_bytes) // 2**20

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from controller.cli.load_doca import add_doca_arguments, run_doca
 from controller.cli.options import add_demand_options, check_demand_options, demands_of, whole_number
 from controller.errors import InputError
 from controller.nic.ebpf import Address, EbpfNic, line_rate_bps
@@ -28,11 +29,12 @@ HELP: Final = "compute this rank's rates and write them to its NIC"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See HELP."""
     add_demand_options(parser)
-    parser.add_argument("--nic", default="ebpf", choices=("ebpf",), help="kind of NIC (default: ebpf)")
+    parser.add_argument("--nic", default="ebpf", choices=("ebpf", "doca"), help="kind of NIC (default: ebpf)")
     parser.add_argument("--dev", required=True, metavar="IFACE", help="interface to pace")
     parser.add_argument("--rank", required=True, type=whole_number, help="row of the matrix that this host sends")
-    parser.add_argument("--peers", required=True, type=Path, metavar="TOML", help='lines such as 0 = "10.0.0.1"')
+    parser.add_argument("--peers", type=Path, metavar="TOML", help='NIC ebpf: lines such as 0 = "10.0.0.1"')
     parser.add_argument("--link-gbps", type=float, help="line rate of every NIC (default: what the interface says)")
+    add_doca_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,6 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     for note in sequence.trace.notes:
         print(f"note: {note}", file=sys.stderr)
     (demand,) = sequence.read()
+    if arguments.nic == "doca":
+        return run_doca(arguments, demand)
+    if arguments.peers is None:
+        raise InputError('--nic ebpf needs --peers: a TOML file with lines such as 0 = "10.0.0.1"')
     if arguments.rank >= demand.hosts:
         raise InputError(f"--rank {arguments.rank}: {arguments.file} has ranks 0 to {demand.hosts - 1}")
     row = demand.wire_bytes[arguments.rank]

@@ -55,13 +55,16 @@ def rate_steps(
     return steps
 
 
-def plan(demand: Demand, speeds_bps: Sequence[Fraction]) -> Plan:
-    """The rates of all senders: the slowest flow ends within T* / lambda, and no port exceeds its speed."""
+def plan(demand: Demand, speeds_bps: Sequence[Fraction], *, one: int = RATE_ONE) -> Plan:
+    """The rates of all senders: the slowest flow ends within T* / lambda, and no port exceeds its speed.
+
+    ``one``: steps of the whole line rate, as the NICs have them.
+    """
     time_s = demand.bottleneck(speeds_bps).time_s
     if not time_s:
         return Plan(Discipline.PACED, np.zeros(demand.wire_bytes.shape, dtype=np.uint32))
-    stretched_s = time_s / slack(demand.hosts, speeds_bps)
-    return Plan(Discipline.PACED, rate_steps(demand.wire_bytes, stretched_s, speeds_bps))
+    stretched_s = time_s / slack(demand.hosts, speeds_bps, one)
+    return Plan(Discipline.PACED, rate_steps(demand.wire_bytes, stretched_s, speeds_bps, one))
 
 
 def step_share(steps: NDArray[np.uint32], one: int = RATE_ONE) -> NDArray[np.float64]:

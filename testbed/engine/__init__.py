@@ -144,6 +144,8 @@ class EngineInput:
     """Array of FLOW_FIELDS."""
     background: bytes
     """Array of BACKGROUND_FIELDS."""
+    mailbox: bytes
+    """What the hosts' DPUs are sent, as testbed/dpu_model.py lays it out; empty with any other NIC."""
     byte_ns: bytes
     """uint64 a host: time of one byte at its NIC's speed, in 2^-32 ns."""
     start_ns: bytes
@@ -225,6 +227,12 @@ class EngineOutput(TypedDict):
     """Sent by the receivers."""
     heard: int
     """ACKs and NACKs that reached their senders."""
+    dpu_messages: int
+    """That DPUs were sent and accepted."""
+    dpu_cnps: int
+    dpu_nacks: int
+    dpu_unknown: int
+    """Events that they were told of: CNPs, NACKs, and packets of flows that were not bound or had no rate."""
     total_queue_max_bytes: int
     bucket_ns: int
     flow_results: bytes
@@ -257,6 +265,7 @@ def run(
     result: EngineOutput = _engine.run(
         flows=given.flows,
         background=given.background,
+        mailbox=given.mailbox,
         byte_ns=given.byte_ns,
         start_ns=given.start_ns,
         propagation_ns=given.propagation_ns,

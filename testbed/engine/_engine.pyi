@@ -8,6 +8,7 @@ def run(
     *,
     flows: bytes,
     background: bytes,
+    mailbox: bytes,
     byte_ns: bytes,
     start_ns: bytes,
     propagation_ns: bytes,

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 
 #include "control.h"
+#include "dpus.h"
 #include "entropy.h"
 #include "events.h"
 #include "fabric.h"
@@ -42,8 +43,8 @@ struct queue {
 
 struct engine {
 	/* From Python. */
-	Py_buffer flows, background, byte_ns, start_ns, propagation_ns, windows, head, records, ports,
-		feedback;
+	Py_buffer flows, background, mailbox, byte_ns, start_ns, propagation_ns, windows, head, records,
+		ports, feedback;
 	uint32_t host_count, port_count, mtu_bytes, seed;
 	enum discipline discipline;
 	enum balancing balancing;
@@ -75,6 +76,7 @@ struct engine {
 	struct reps *reps; /* one a flow; NULL with any other balancing */
 	struct transport transport;
 	struct controls controls;
+	struct dpus dpus;
 	struct pending *pending;
 	uint32_t pending_free, pending_used, pending_capacity;
 	struct queue *arriving; /* one a host */

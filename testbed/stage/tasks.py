@@ -133,9 +133,15 @@ def collective(work: Path) -> None:
             for source, destination, _, packets, _, _, word, _, _ in _FLOW.iter_unpack(flows)
         )
         controls = _controls(job, flows, work)
+        mailbox = (work / f"mailbox-{number}.bin").read_bytes()
+        if mailbox and controls.kind is ControlKind.RATE:
+            raise InputError(
+                f"nic doca-model: {job['control']['cc']} sets rates, and a DPU runs one program; give a control of windows, or "
+                "nic ebpf"
+            )
         rates = memoryview((work / f"rates-{number}.bin").read_bytes())
         # Where rates change on the way the engine keeps the pace, and two clocks would add up.
-        if controls.kind is ControlKind.RATE or phase["rates_ns"]:
+        if controls.kind is ControlKind.RATE or phase["rates_ns"] or mailbox:
             rates = memoryview(bytes(len(rates)))
         for host, table in enumerate(fabric.rate_tables):
             table.write(rates[host * hosts * 4 : (host + 1) * hosts * 4])
@@ -150,6 +156,7 @@ def collective(work: Path) -> None:
         given = EngineInput(
             flows=flows,
             background=(work / "background.bin").read_bytes(),
+            mailbox=mailbox,
             start_ns=(work / f"start-{number}.bin").read_bytes(),
             byte_ns=(work / "byte_ns.bin").read_bytes(),
             propagation_ns=(work / "propagation_ns.bin").read_bytes(),

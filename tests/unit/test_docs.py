@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import controller
+from controller.cli.load_doca import read_bindings
+from controller.nic.doca_message import Binding
 from testbed.engine.cca import Network, load
 from testbed.engine.cca import Path as FlowPath
 
@@ -32,6 +34,19 @@ def test_the_congestion_control_of_the_documentation(tmp_path: Path) -> None:
     assert control.on_ack(11_000 + 8167, 4096, 9000.0, True, 0) == halved / 2
     assert control.on_nack(30_000, 4096, 0.0, 0) == halved / 2 - 4096
     assert control.on_timeout(30_000, 10**6, 0) == 4096
+
+
+def test_the_bindings_of_the_documentation(tmp_path: Path) -> None:
+    """docs/doca.md."""
+    (block,) = re.findall(r"```toml\n(.*?)```", (DOCS / "doca.md").read_text(), re.DOTALL)
+    file = tmp_path / "bindings.toml"
+    file.write_text(block)
+    assert read_bindings(file, 3) == [
+        Binding(0x1A4, 0),
+        Binding(0x1A5, 1),
+        Binding(0x1A6, 1),
+        Binding(0x1A4, 2, function=1),
+    ]
 
 
 def test_the_rates_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
