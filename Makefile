@@ -33,7 +33,7 @@ C_SOURCES += $(wildcard dpu/*.[ch] dpu/*/*.[ch] dpu/*/*/*.[ch] tests/doca/*.[ch]
 
 .DEFAULT_GOAL := help
 .PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench \
-	bench-controller p4 clean
+	bench-controller fuzz p4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -123,6 +123,11 @@ format: build/dev.stamp ## format Python and C
 
 bench: setup ## measure speed, set-up time and memory (some minutes, on an idle machine)
 	@$(BIN)/python benchmarks/virtual_stage.py
+
+FUZZ_SECONDS := 300
+
+fuzz: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## changed files for every reader of demands, five minutes each (FUZZ_SECONDS=300)
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 bench-controller: $(BIN)/incastfree $(NATIVE_STAMP) ## measure the controller: M, a rank's rates, their write (a minute)
 	@$(BIN)/python benchmarks/controller

@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from controller.cli.load_doca import add_doca_arguments, run_doca
-from controller.cli.options import add_demand_options, check_demand_options, whole_number
-from controller.demand import load_demand
+from controller.cli.options import add_demand_options, check_demand_options, demands_of, whole_number
 from controller.errors import InputError
 from controller.nic.ebpf import Address, EbpfNic, line_rate_bps
 from controller.nic.rate_table import RATE_ONE
@@ -41,13 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Loads the pacer if it is not there, then writes peers and rates."""
     check_demand_options(arguments)
-    demand = load_demand(
-        arguments.file,
-        unit=arguments.unit,
-        token_bytes=arguments.token_bytes,
-        mtu_bytes=arguments.mtu_bytes,
-        hosts_per_server=arguments.gpus_per_server,
-    )
+    sequence = demands_of(arguments)
+    if len(sequence) != 1:
+        raise InputError(f"{arguments.file} holds {len(sequence)} demands: choose one with --steps and --layers")
+    for note in sequence.trace.notes:
+        print(f"note: {note}", file=sys.stderr)
+    (demand,) = sequence.read()
     if arguments.nic == "doca":
         return run_doca(arguments, demand)
     if arguments.peers is None:
