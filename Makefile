@@ -25,20 +25,22 @@ BPF_FLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -I ebpf/include \
 ENGINE_SOURCES := $(wildcard testbed/engine/*.c dpu/*.c)
 ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h dpu/*.h)
 ENGINE_STAMP := build/engine.stamp
+# Preloaded into the programs that incastfree exec runs.
+PATIENCE := testbed/stage/patience.so
 NATIVE_SOURCES := $(wildcard controller/native/*.c)
 NATIVE_STAMP := build/native.stamp
-C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] controller/native/*.[ch] benchmarks/*/*.c)
+C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] testbed/stage/*.c controller/native/*.[ch] benchmarks/*/*.c)
 SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
 C_SOURCES += $(wildcard dpu/*.[ch] dpu/*/*.[ch] dpu/*/*/*.[ch] tests/doca/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench \
+.PHONY: help setup install-host packages kernel-packages bmv2-packages browser torch kernel demo test unit lint format bench \
 	bench-controller fuzz p4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
-setup: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) kernel ## install and build all that a run needs
+setup: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) $(PATIENCE) kernel ## install and build all that a run needs
 
 install-host: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) ## the same for --stage host: no kernel
 
@@ -82,6 +84,9 @@ $(ENGINE_STAMP): $(ENGINE_SOURCES) $(ENGINE_HEADERS) Makefile | packages
 		-o testbed/engine/_engine$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 	@touch $@
 
+$(PATIENCE): testbed/stage/patience.c Makefile | packages
+	$(CC) -O2 -Wall -Wextra -Werror -shared -fPIC $< -o $@
+
 # The same that pip builds (setup.py).
 $(NATIVE_STAMP): $(NATIVE_SOURCES) $(wildcard controller/native/*.h) $(wildcard ebpf/include/rate_table*.h) Makefile | packages
 	@mkdir -p build
@@ -98,6 +103,10 @@ demo: setup ## compare round robin, with and without control, and rate-based pac
 	@$(BIN)/incastfree workload zipf --hosts 16 --s 1 --bytes 30e6 --out results/zipf-16.csv
 	@$(BIN)/incastfree compare --demand results/zipf-16.csv --unit wire-bytes \
 		--schedule rr,rr+nscc,rate --out results/demo
+
+# For incastfree exec: Debian's PyTorch with its own NumPy, 1 GB to download; and iperf3. Tests that lack them are skipped.
+torch: packages ## install what docs/exec.md runs: PyTorch (1 GB to download) and iperf3
+	@scripts/install-packages.sh python3-torch python3-numpy iperf3
 
 test: setup build/dev.stamp browser ## run all tests
 	@scripts/install-packages.sh $(TRAFFIC_PACKAGES)
@@ -137,5 +146,5 @@ p4: ## compile the P4 switch for BMv2 again (where p4c is)
 
 clean: ## remove what was built here; the kernel stays in the user's cache
 	rm -rf build $(VENV) results controller/nic/objects testbed/fabric/objects testbed/engine/_engine*.so \
-		controller/native/_native*.so
+		controller/native/_native*.so $(PATIENCE)
 	rm -rf *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

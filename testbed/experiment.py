@@ -49,6 +49,7 @@ _MAILBOX_NS: Final = Fraction(13_200_000)
 _OWN_RATES: Final = ("dcqcn", "dcqcn-paper")
 
 Value = Any
+_FEWEST_HOSTS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,15 @@ KEYS: Final = (
     Key("trace", "flag", False, "also write every packet's hops (trace.parquet)"),
     Key("memory_mib", "integer", 0, "memory of the virtual machine, at least 160; 0: estimated", "MiB", maximum=2**20),
     Key("limit_s", "number", 3600, "wall time after which a run is given up", "s", minimum=1, maximum=10_000_000),
+    Key(
+        "limit_virtual_s",
+        "number",
+        1000,
+        "exec: time on the programs' own clock, fabric time times the dilation, after which they are given up",
+        "s",
+        minimum=0.001,
+        maximum=1e9,
+    ),
 )
 
 
@@ -395,6 +405,7 @@ class Experiment:
     trace: bool = False
     memory_mib: int = 0
     limit_s: Fraction = Fraction(3600)
+    limit_virtual_s: Fraction = Fraction(1000)
     link_failure: tuple[LinkFailure, ...] = ()
     background: tuple[Background, ...] = ()
 
@@ -428,7 +439,7 @@ def _plain(value: Value) -> Value:
     return str(value) if isinstance(value, Path) else value
 
 
-def read_toml(path: Path) -> Experiment:
+def read_toml(path: Path, *, needs_demand: bool = True) -> Experiment:
     """The experiment of a file; matrix files are looked for beside it. Raises InputError in one line."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -444,11 +455,16 @@ def read_toml(path: Path) -> Experiment:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # tomllib's own error, and those of numbers and depth without end
         raise InputError(f"{path} is not TOML: {error}") from None
-    return from_mapping(data, where=f"{path}: ", base=path.parent)
+    return from_mapping(data, where=f"{path}: ", base=path.parent, needs_demand=needs_demand)
 
 
-def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Path()) -> Experiment:
-    """Checks every key and value. ``where`` starts each error line; relative files start at ``base``."""
+def from_mapping(
+    data: Mapping[str, Value], *, where: str = "", base: Path = Path(), needs_demand: bool = True
+) -> Experiment:
+    """Checks every key and value. ``where`` starts each error line; relative files start at ``base``.
+
+    ``needs_demand``: without one the key hosts is needed, for programs that make their own traffic.
+    """
     known = {key.name: key for key in KEYS}
     values: dict[str, Value] = {}
     for name, value in data.items():
@@ -461,7 +477,11 @@ def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Pat
         values.setdefault("control_delay_ns", _MAILBOX_NS)
     if values.get("loss_recovery") == "none":
         values.setdefault("schedule", ("rr", "rate"))  # without ACKs there is nothing to control by
-    phases = _phases(data.get("demand"), where, base)
+    phases: tuple[DemandPhase, ...] = ()
+    if needs_demand or data.get("demand"):
+        phases = _phases(data.get("demand"), where, base)
+    elif values.get("hosts", 0) < _FEWEST_HOSTS:
+        raise InputError(f"{where}no demand, and no hosts: give hosts = N, of {_FEWEST_HOSTS} or more, or a [[demand]]")
     experiment = Experiment(
         demand=phases,
         link_failure=_failures(data.get("link_failure"), where, base),

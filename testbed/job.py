@@ -338,6 +338,7 @@ def _constants(scenario: Scenario) -> dict[str, int]:
         "loss_control": probability(experiment.loss_ack),
         "failing": bool(experiment.link_failure),
         "adaptive": experiment.lb == "ar",
+        "spraying": experiment.lb == "ops",
         "tolerance_ns": _packet_ns(scenario, max(port.gbps for port in scenario.wiring.ports))
         // (1 if experiment.stage == "host" else _TOLERANCE),
     }

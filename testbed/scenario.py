@@ -192,7 +192,7 @@ class Scenario:
 def prepare(experiment: Experiment) -> Scenario:
     """Reads the matrices and lays out the network. Raises InputError for what does not fit together."""
     inputs, demands = _read_demands(experiment)
-    hosts = demands[0].hosts
+    hosts = demands[0].hosts if demands else experiment.hosts
     for given, demand in zip(inputs, demands, strict=True):
         file = given.phase.file
         if demand.hosts != hosts:
@@ -251,7 +251,7 @@ def prepare(experiment: Experiment) -> Scenario:
     speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
     for failure in experiment.link_failure:
         ports_of_link(wiring, failure.link)
-    largest = max(demand.max_port_bytes for demand in demands)
+    largest = max((demand.max_port_bytes for demand in demands), default=experiment.mtu_bytes)
     parameters = derive(experiment, wiring, largest)
     return Scenario(
         experiment,

@@ -28,7 +28,7 @@ from testbed.stage.console import CONSOLE, say
 from testbed.stage.host.carriers import wait_for_carriers
 from testbed.topology import TOPOLOGIES, Wiring, wire
 
-__all__ = ["collective", "script", "shell"]
+__all__ = ["collective", "ranks", "script", "shell"]
 
 _NS: Final = 10**9
 _SETTLE_S: Final = 20
@@ -273,14 +273,28 @@ def shell(work: Path) -> None:
     from mininet.cli import CLI
 
     job = json.loads((work / "job.json").read_text())
-    # A shell a host, and its namespace; no more, since mnexec closes every descriptor that there may be.
-    descriptors = 1024 + 4 * job["network"]["hosts"]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    _raise_descriptors(job)
     net, _, _ = _build(job, work, isolated_hosts=True)
     commands = work / "commands"
     CLI(net, script=str(commands) if commands.exists() else None)
     for host in net.hosts:
         host.terminate()
+
+
+def ranks(work: Path) -> None:
+    """A command once a host, on the network of job.json: see testbed/stage/ranks.py."""
+    from testbed.stage.ranks import run_ranks
+
+    job = json.loads((work / "job.json").read_text())
+    _raise_descriptors(job)
+    net, _, fabric = _build(job, work, isolated_hosts=True)
+    run_ranks(job, net, fabric, work)
+
+
+def _raise_descriptors(job: dict[str, Any]) -> None:
+    """A shell a host, and its namespace; no more, since mnexec closes every descriptor that there may be."""
+    descriptors = 1024 + 4 * job["network"]["hosts"]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
 
 def script(work: Path) -> None:

@@ -41,6 +41,7 @@ VERBS = (
     "report",
     "workload",
     "shell",
+    "exec",
     "clean",
 )
 

@@ -96,6 +96,7 @@ SAMPLES = {
     "trace": ("--trace", "true"),
     "memory_mib": ("2048", "2048"),
     "limit_s": ("60", "60"),
+    "limit_virtual_s": ("12.5", "12.5"),
 }
 
 
