@@ -19,13 +19,15 @@ BPF_HEADERS := $(wildcard ebpf/include/*.h ebpf/fabric/*.h)
 BPF_FLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -I ebpf/include \
 	-I /usr/include/$(shell uname -m)-linux-gnu
 
-ENGINE_SOURCES := $(wildcard testbed/engine/*.c)
-ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h)
+# The engine models DPUs with their own code.
+ENGINE_SOURCES := $(wildcard testbed/engine/*.c dpu/*.c)
+ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h dpu/*.h)
 ENGINE_STAMP := build/engine.stamp
 NATIVE_SOURCES := $(wildcard controller/native/*.c)
 NATIVE_STAMP := build/native.stamp
 C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] controller/native/*.[ch] benchmarks/*/*.c)
 SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
+C_SOURCES += $(wildcard dpu/*.[ch] dpu/*/*.[ch] dpu/*/*/*.[ch] tests/doca/*.[ch])
 
 .DEFAULT_GOAL := help
 .PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench \
@@ -74,7 +76,7 @@ testbed/fabric/objects/%.bpf.o: ebpf/fabric/%.bpf.c $(BPF_HEADERS) Makefile | pa
 $(ENGINE_STAMP): $(ENGINE_SOURCES) $(ENGINE_HEADERS) Makefile | packages
 	@mkdir -p build
 	$(CC) -O2 -g -Wall -Wextra -Werror -shared -fPIC $$($(PYTHON) -c \
-		'import sysconfig; print("-I" + sysconfig.get_paths()["include"])') -I ebpf/include $(ENGINE_SOURCES) \
+		'import sysconfig; print("-I" + sysconfig.get_paths()["include"])') -I ebpf/include -I dpu $(ENGINE_SOURCES) \
 		-o testbed/engine/_engine$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 	@touch $@
 

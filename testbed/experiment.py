@@ -27,6 +27,7 @@ __all__ = [
     "AUTO",
     "BACKGROUND_KEYS",
     "DEMAND_KEYS",
+    "DOCA_MODEL",
     "FAILURE_KEYS",
     "KEYS",
     "Background",
@@ -41,6 +42,10 @@ __all__ = [
 ]
 
 AUTO: Final = "auto"
+DOCA_MODEL: Final = "doca-model"
+_MAILBOX_NS: Final = Fraction(13_200_000)
+"""One mailbox send to a BlueField-3, published (facts: AtlanticBob/hpft-implementation, p50)."""
+_OWN_RATES: Final = ("dcqcn", "dcqcn-paper")
 
 Value = Any
 
@@ -238,10 +243,18 @@ KEYS: Final = (
         choices=("trunk", "pairs"),
     ),
     Key(
+        "nic",
+        "text",
+        "ebpf",
+        "what paces: the eBPF NIC, or a DPU's own code with 20-bit rates and a mailbox (docs/doca.md)",
+        choices=("ebpf", DOCA_MODEL),
+    ),
+    Key(
         "control_delay_ns",
         "number",
         0,
-        "between the demand known and its plan in force, of runs of schedule rate or of stages; one mailbox send of a DPU is 13.2e6",
+        "between the demand known and its plan in force, of runs of schedule rate or of stages; with nic doca-model 13.2e6, one mailbox "
+        "send of a DPU, unless it is given",
         "ns",
         maximum=1e9,
     ),
@@ -345,6 +358,7 @@ class Experiment:
     stage: str = "virtual"
     fabric: str = "kernel"
     links: str = "trunk"
+    nic: str = "ebpf"
     control_delay_ns: Fraction = Fraction(0)
     meanwhile: str = "wait"
     start_jitter_ns: Fraction = Fraction(0)
@@ -420,6 +434,8 @@ def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Pat
         if name not in known:
             raise InputError(f"{where}{name!r} is not a key{_nearest(name, [*known, *_TABLES])}")
         values[name] = _check(known[name], value, where, base)
+    if values.get("nic") == DOCA_MODEL:
+        values.setdefault("control_delay_ns", _MAILBOX_NS)
     if values.get("loss_recovery") == "none":
         values.setdefault("schedule", ("rr", "rate"))  # without ACKs there is nothing to control by
     phases = _phases(data.get("demand"), where, base)
@@ -459,6 +475,10 @@ def _check_together(experiment: Experiment, where: str) -> None:
             raise InputError(
                 f"{where}server_link_gbps is for servers of several GPUs: give gpus_per_server, or leave it out"
             )
+        if experiment.nic == DOCA_MODEL:
+            raise InputError(
+                f"{where}server_link_gbps: there is no DPU inside servers; leave it out, or take another nic"
+            )
         if experiment.stage != "virtual" or experiment.fabric != "kernel":
             raise InputError(f"{where}server_link_gbps: only stage virtual and fabric kernel have links inside servers")
     for run in experiment.runs:
@@ -473,6 +493,13 @@ def _check_together(experiment: Experiment, where: str) -> None:
             if run.schedule == "rate" and run.cc != "none":
                 raise InputError(
                     f"{where}meanwhile is old: {run.name} has a control, which sets rates as well; give wait, or rate alone"
+                )
+    if experiment.nic == DOCA_MODEL:
+        for run in experiment.runs:
+            if run.schedule == "rate" and run.cc in _OWN_RATES:
+                raise InputError(
+                    f"{where}nic {DOCA_MODEL}: {run.name} sets rates by a program of its own, and a DPU runs one; give fallback, "
+                    "which it has, or nic ebpf"
                 )
     if experiment.fabric == "bmv2":
         if experiment.lb == "ar":

@@ -61,9 +61,11 @@ def run_schedule(
     stop: threading.Event,
     at_once: int = 1,
     logs: Path | None = None,
+    inspect: Callable[[Path], None] | None = None,
 ) -> RunData:
     """One run in one machine of the experiment's stage; ``schedule``: SCHEDULE or SCHEDULE+CC.
 
+    ``inspect`` is given the folder of what the run has written, before it goes; what is traced is then read by it alone.
     ``logs``: a folder for the logs of switches that are processes, however the run ends. Raises CannotRunError with one line where it cannot finish.
     """
     run = scenario.experiment.run_of(schedule)
@@ -95,6 +97,10 @@ def run_schedule(
         finally:
             if logs:
                 _keep_logs(work / LOGS, logs)
+        if inspect:
+            inspect(work)
+            # A trace that was made for it alone is not turned into columns: it may be as large as the memory.
+            scenario = replace(scenario, experiment=replace(scenario.experiment, trace=False))
         data = collect(scenario, run, work)
     figures = {
         **identity(scenario, run),

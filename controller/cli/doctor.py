@@ -85,6 +85,14 @@ def controller_checks() -> Iterator[Check]:
     yield Check("sch_fq in this kernel", found, platform.release() if found else f"{platform.release()} has no sch_fq")
     tc = shutil.which("tc") or ("/usr/sbin/tc" if os.path.exists("/usr/sbin/tc") else None)
     yield Check("tc", tc is not None, tc or "apt-get install iproute2")
+    from controller.nic.doca import LIBRARY
+
+    found = LIBRARY.is_file()
+    yield Check(
+        "DPUs (load --nic doca)",
+        found,
+        str(LIBRARY) if found else "make -C dpu, where NVIDIA's DOCA SDK is (docs/doca.md)",
+    )
 
 
 def _native_check() -> Check:

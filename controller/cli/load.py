@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from controller.cli.load_doca import add_doca_arguments, run_doca
 from controller.cli.options import add_demand_options, check_demand_options, whole_number
 from controller.demand import load_demand
 from controller.errors import InputError
@@ -29,11 +30,12 @@ HELP: Final = "compute this rank's rates and write them to its NIC"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See HELP."""
     add_demand_options(parser)
-    parser.add_argument("--nic", default="ebpf", choices=("ebpf",), help="kind of NIC (default: ebpf)")
+    parser.add_argument("--nic", default="ebpf", choices=("ebpf", "doca"), help="kind of NIC (default: ebpf)")
     parser.add_argument("--dev", required=True, metavar="IFACE", help="interface to pace")
     parser.add_argument("--rank", required=True, type=whole_number, help="row of the matrix that this host sends")
-    parser.add_argument("--peers", required=True, type=Path, metavar="TOML", help='lines such as 0 = "10.0.0.1"')
+    parser.add_argument("--peers", type=Path, metavar="TOML", help='NIC ebpf: lines such as 0 = "10.0.0.1"')
     parser.add_argument("--link-gbps", type=float, help="line rate of every NIC (default: what the interface says)")
+    add_doca_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,6 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
         mtu_bytes=arguments.mtu_bytes,
         hosts_per_server=arguments.gpus_per_server,
     )
+    if arguments.nic == "doca":
+        return run_doca(arguments, demand)
+    if arguments.peers is None:
+        raise InputError('--nic ebpf needs --peers: a TOML file with lines such as 0 = "10.0.0.1"')
     if arguments.rank >= demand.hosts:
         raise InputError(f"--rank {arguments.rank}: {arguments.file} has ranks 0 to {demand.hosts - 1}")
     row = demand.wire_bytes[arguments.rank]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from testbed.experiment import Experiment
+from testbed.experiment import DOCA_MODEL, Experiment
 from testbed.scenario import Scenario
 
 __all__ = ["ROWS", "Row", "break_even", "comparison"]
@@ -111,6 +111,8 @@ def _besides(experiment: Experiment) -> str:
         text += (
             f", background of {gbps:g} Gb/s in {len(experiment.background)} flow(s), in marks, trims and queues as well"
         )
+    if experiment.nic == DOCA_MODEL:
+        text += f", paced by {experiment.nic} (docs/doca.md)"
     if experiment.control_delay_ns:
         text += f", control delay {float(experiment.control_delay_ns) / 1000:g} us"
     return text

@@ -136,20 +136,30 @@ def collective(work: Path) -> None:
             for source, destination, _, packets, _, _, word, _, _ in _FLOW.iter_unpack(flows)
         )
         controls = _controls(job, flows, work)
+        mailbox = (work / f"mailbox-{number}.bin").read_bytes()
+        if mailbox and controls.kind is ControlKind.RATE:
+            raise InputError(
+                f"nic doca-model: {job['control']['cc']} sets rates, and a DPU runs one program; give a control of windows, or "
+                "nic ebpf"
+            )
         rates = memoryview((work / f"rates-{number}.bin").read_bytes())
         # Where rates change on the way the engine keeps the pace, and two clocks would add up.
-        if controls.kind is ControlKind.RATE or phase["rates_ns"]:
+        if controls.kind is ControlKind.RATE or phase["rates_ns"] or mailbox:
             rates = memoryview(bytes(len(rates)))
         for host, table in enumerate(fabric.rate_tables):
             table.write(rates[host * hosts * 4 : (host + 1) * hosts * 4])
-        trace_fd = -1
+        trace_fd = events_fd = -1
         if job["trace"]:
-            trace_fd = os.open(work / f"trace-{number}.bin", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            trace_fd, events_fd = (
+                os.open(work / f"{name}-{number}.bin", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+                for name in ("trace", "events")
+            )
         epoch_ns = (time.monotonic_ns() // _NS + 2) * _NS
         fabric.fail_links((port, epoch_ns + down_ns, epoch_ns + up_ns) for port, down_ns, up_ns in job["failures"])
         given = EngineInput(
             flows=flows,
             background=(work / "background.bin").read_bytes(),
+            mailbox=mailbox,
             start_ns=(work / f"start-{number}.bin").read_bytes(),
             byte_ns=(work / "byte_ns.bin").read_bytes(),
             propagation_ns=(work / "propagation_ns.bin").read_bytes(),
@@ -177,14 +187,16 @@ def collective(work: Path) -> None:
         say("phase", str(number))
         try:
             with _blaming(job["control"]["cc"], work):
-                output = run(given, memory, controls, CONSOLE, trace_fd)
+                output = run(given, memory, controls, CONSOLE, trace_fd, events_fd)
         except TimeoutError as error:
             raise _endless(job, error) from None
         if trace_fd >= 0:
             os.close(trace_fd)
+            os.close(events_fd)
         say("measured")
         fabric.check()
         figures = {name: value for name, value in output.items() if isinstance(value, int)}
+        figures["control_kind"] = int(controls.kind)
         figures["ports"] = fabric.port_counters()  # type: ignore[assignment]
         for name, value in output.items():
             if isinstance(value, bytes):

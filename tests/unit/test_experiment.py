@@ -77,6 +77,7 @@ SAMPLES = {
     "link_gbps_of": ("h3=200", "{ h3 = 200 }"),
     "link_ns_of": ("leaf1-spine2=1500.5", "{ leaf1-spine2 = 1500.5 }"),
     "dilation": ("200", "200"),
+    "nic": ("doca-model", '"doca-model"'),
     "control_delay_ns": ("13.2e6", "13.2e6"),
     "meanwhile": ("old", '"old"'),
     "mtu_bytes": ("1500", "1500"),
