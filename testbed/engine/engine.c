@@ -613,20 +613,24 @@ static int allocate(struct engine *engine, size_t count, size_t background_count
 		       : -1;
 }
 
-/* Between two packets of a flow that has no pace of its own, at most: those of the others of its host. */
+/* Between two packets of a flow that has no pace of its own: those of the others of its host. In turns of
+ * bytes it is the mean over the packets of an ACK, as long as those may take.
+ */
 static uint64_t round_ns(const struct engine *engine, const struct flow *first, const struct flow *flow,
 			 uint32_t of_host)
 {
 	const uint64_t *byte_ns = engine->byte_ns.buf;
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, turns;
 
 	if (engine->discipline != DEFICIT)
 		return wire_time_ns(engine->mtu_bytes, byte_ns[flow->source]) * of_host;
 	for (uint32_t i = 0; i < of_host; i++)
 		bytes += first[i].quantum_bytes > engine->mtu_bytes ? first[i].quantum_bytes
 								    : engine->mtu_bytes;
-	if (flow->quantum_bytes < engine->mtu_bytes) /* of several turns */
-		bytes *= (engine->mtu_bytes + flow->quantum_bytes - 1) / flow->quantum_bytes;
+	/* So many turns may lie between the first of the packets of an ACK and the last. */
+	turns = (engine->transport.ack_packets * engine->mtu_bytes + flow->quantum_bytes - 1) /
+		flow->quantum_bytes;
+	bytes = bytes * (turns + 1) / engine->transport.ack_packets;
 	return (uint64_t)((double)bytes * (double)byte_ns[flow->source] / 4294967296.0);
 }
 
