@@ -11,6 +11,8 @@ KERNEL_PACKAGES := linux-source-6.12 xz-utils flex bison bc
 # BMv2 itself is in no distribution: vagrant/provision.sh gets it. What it is programmed with needs Thrift.
 BMV2_PACKAGES := python3-thrift
 LINT_PACKAGES := clang-format shellcheck
+# What the tests of the pacer send with.
+TRAFFIC_PACKAGES := iperf3
 # The tests open a report in it: 113 MB to download with all that it needs on Debian 12, 414 MB on disk.
 BROWSER_PACKAGES := chromium
 
@@ -31,7 +33,7 @@ C_SOURCES += $(wildcard dpu/*.[ch] dpu/*/*.[ch] dpu/*/*/*.[ch] tests/doca/*.[ch]
 
 .DEFAULT_GOAL := help
 .PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench \
-	bench-controller p4 clean
+	bench-controller fuzz p4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -98,6 +100,7 @@ demo: setup ## compare round robin, with and without control, and rate-based pac
 		--schedule rr,rr+nscc,rate --out results/demo
 
 test: setup build/dev.stamp browser ## run all tests
+	@scripts/install-packages.sh $(TRAFFIC_PACKAGES)
 	@$(BIN)/python -m pytest tests
 
 unit: $(BIN)/incastfree $(ENGINE_STAMP) $(NATIVE_STAMP) build/dev.stamp ## run the tests that boot nothing
@@ -120,6 +123,11 @@ format: build/dev.stamp ## format Python and C
 
 bench: setup ## measure speed, set-up time and memory (some minutes, on an idle machine)
 	@$(BIN)/python benchmarks/virtual_stage.py
+
+FUZZ_SECONDS := 300
+
+fuzz: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## changed files for every reader of demands, five minutes each (FUZZ_SECONDS=300)
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 bench-controller: $(BIN)/incastfree $(NATIVE_STAMP) ## measure the controller: M, a rank's rates, their write (a minute)
 	@$(BIN)/python benchmarks/controller

@@ -12,8 +12,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-from controller.demand import HEADER_BYTES, MAX_HOSTS, MTU_BYTES, UNITS
+from controller.demand import DIRECTIONS, HEADER_BYTES, MAX_HOSTS, MTU_BYTES, UNITS
 from controller.errors import InputError
+from controller.formats import FORMATS, TOKEN_COPIES, Chosen, Reading, detect
 from controller.schedule import MODES, SCHEDULES, check_schedule, parse_schedule
 from testbed.engine import cca
 from testbed.topology import TOPOLOGIES
@@ -69,10 +70,45 @@ class Key:
 
 DEMAND_KEYS: Final = (
     Key("name", "text", "", "what later phases call this one; default: its place, from 1"),
-    Key("file", "text", None, "matrix file: CSV or NPY, row = sender, column = receiver"),
-    Key("unit", "text", "bytes", "what an entry counts; bytes are payload", choices=UNITS),
+    Key(
+        "file",
+        "text",
+        None,
+        "matrix (row = sender) or trace of a framework: a file, a folder or a pattern of ranks' files",
+    ),
+    Key(
+        "unit",
+        "text",
+        AUTO,
+        "what an entry counts; bytes are payload; auto: what the format says, else bytes",
+        choices=(AUTO, *UNITS),
+    ),
     Key("token_bytes", "integer", 0, "payload of one token, with unit tokens", "B", maximum=2**31),
     Key("after", "list", (), "phases that must have ended everywhere before this one starts"),
+    Key("format", "text", AUTO, "what the file is; auto: by its content (docs/formats.md)", choices=FORMATS),
+    Key("steps", "text", "", "steps of a trace, such as 3 or 0:10 (0 to 9), each a phase; all if left out"),
+    Key("layers", "text", "", "layers of a trace, likewise"),
+    Key("ranks", "integer", 0, "ranks of a trace; 0: as many as it shows", maximum=MAX_HOSTS),
+    Key(
+        "experts_per_rank", "integer", 0, "experts of each rank, contiguous; 0: the trace says how many", maximum=2**20
+    ),
+    Key("placement", "text", "", "JSON or .pt file with the rank of each expert, or physical_to_logical_map"),
+    Key("source_rows", "text", "", "file with what each rank sends, where the trace has receivers alone"),
+    Key(
+        "token_copies",
+        "text",
+        AUTO,
+        "a token for two experts on one rank counts twice or once; auto: as the format sends it",
+        choices=TOKEN_COPIES,
+    ),
+    Key(
+        "direction",
+        "text",
+        "dispatch",
+        "as the file has it; combine: the other way; both: each demand, then its combine",
+        choices=DIRECTIONS,
+    ),
+    Key("combine_token_bytes", "integer", 0, "payload of a token on its way back; 0: token_bytes", "B", maximum=2**31),
 )
 
 FAILURE_KEYS: Final = (
@@ -275,13 +311,43 @@ KEYS: Final = (
 
 @dataclass(frozen=True)
 class DemandPhase:
-    """One all-to-all; several form a sequence by ``after``."""
+    """A file of all-to-alls, mostly one; several form a sequence by ``after``."""
 
     file: Path
     name: str
-    unit: str = "bytes"
+    unit: str = AUTO
     token_bytes: int = 0
     after: tuple[str, ...] = ()
+    format: str = AUTO
+    steps: str = ""
+    layers: str = ""
+    ranks: int = 0
+    experts_per_rank: int = 0
+    placement: Path | str = ""
+    source_rows: Path | str = ""
+    token_copies: str = AUTO
+    direction: str = "dispatch"
+    combine_token_bytes: int = 0
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether file, unit and token_bytes say all: no key of a trace was given, and the file is a matrix."""
+        plain = DemandPhase(self.file, self.name, self.unit, self.token_bytes, self.after)
+        return self == plain and self.file.is_file() and detect(self.file) in ("csv", "npy")
+
+    @property
+    def reading(self) -> Reading:
+        """What is said of the file beside it. Raises InputError for steps or layers that name nothing."""
+        return Reading(
+            format=self.format,
+            steps=Chosen.parse(self.steps, "steps"),
+            layers=Chosen.parse(self.layers, "layers"),
+            ranks=self.ranks,
+            experts_per_rank=self.experts_per_rank,
+            placement=Path(self.placement) if self.placement else None,
+            source_rows=Path(self.source_rows) if self.source_rows else None,
+            token_copies=self.token_copies,
+        )
 
 
 @dataclass(frozen=True)
@@ -638,10 +704,17 @@ def _phases(tables: Value, where: str, base: Path) -> tuple[DemandPhase, ...]:
         values = {name: _check(known[name], value, at, base) for name, value in table.items()}
         if not values.get("file"):
             raise InputError(f"{at}no file: name the matrix file")
-        values["file"] = base / values["file"]
-        _writable(str(values["file"].absolute()), at, "file")
+        for each in ("file", "placement", "source_rows"):
+            if values.get(each):
+                values[each] = base / values[each]
+                _writable(str(values[each].absolute()), at, each)
         values["name"] = values.get("name") or str(number)
-        phases.append(DemandPhase(**values))
+        phase = DemandPhase(**values)
+        try:
+            _ = phase.reading
+        except InputError as error:
+            raise InputError(f"{at}{error}") from None
+        phases.append(phase)
     return _ordered(phases, where)
 
 
@@ -741,6 +814,9 @@ def to_toml(experiment: Experiment) -> str:
     for phase in experiment.demand:
         lines += ["", "[[demand]]", f"name = {_quoted(phase.name)}", f"file = {_quoted(str(phase.file.resolve()))}"]
         lines += [f"unit = {_quoted(phase.unit)}"]
-        lines += [f"token_bytes = {phase.token_bytes}"] if phase.token_bytes else []
+        for key in DEMAND_KEYS:
+            value = getattr(phase, key.name)
+            if key.name not in ("name", "file", "unit", "after") and value != key.default:
+                lines += [f"{key.name} = {_quoted(str(value.resolve()) if isinstance(value, Path) else value)}"]
         lines += [f"after = {_quoted(list(phase.after))}"] if phase.after else []
     return "\n".join(lines) + "\n"

@@ -38,7 +38,7 @@ def phases_of(scenario: Scenario, run: Run) -> Iterator[Phase]:
     Moves inside servers are paced by R of their own, so that none meets another.
     """
     experiment = scenario.experiment
-    for given, demand in zip(experiment.demand, scenario.demands, strict=True):
+    for given, demand in zip(scenario.inputs, scenario.demands, strict=True):
         if dpu_model.of_dpus(scenario, run):
             plan = dpu_model.plan(demand, scenario, rate.margin_of(run.options))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.demand import MAX_HOSTS, Bottleneck, Demand, load_demand
+from controller.demand import MAX_HOSTS, Bottleneck, Demand, load_demands
 from controller.errors import CannotRunError, InputError
 from controller.schedule import has_barrier, moves_inside
 from testbed.engine import (
     RECEIVED_WORDS,
 )
-from testbed.experiment import Experiment
+from testbed.experiment import DemandPhase, Experiment
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_dilation, rounding
 from testbed.parameters import Parameters, derive
@@ -30,6 +31,7 @@ __all__ = [
     "PACKETS_A_WORD",
     "PERIOD_FABRIC_NS",
     "SHORTEST_LINK",
+    "Input",
     "Scenario",
     "choose_dilation",
     "ports_of_link",
@@ -47,6 +49,8 @@ _NOTED_ROUNDING: Final = 1e-3
 _MOST_ROUNDING: Final = 1e-2
 _NOTED_SHORT: Final = 2e-2
 _MAX_PACKETS: Final = 2**31
+_MAX_PHASES: Final = 512
+_FEW_PHASES: Final = 3
 _MAX_BACKGROUND: Final = 2**15
 """Flows: see BACKGROUND_SPREAD in testbed/engine/background.h."""
 PACKETS_A_WORD: Final = 64
@@ -69,12 +73,25 @@ def choose_dilation(speeds_gbps: list[Fraction]) -> Fraction:
 
 
 @dataclass(frozen=True)
+class Input:
+    """One demand of a file."""
+
+    phase: DemandPhase
+    name: str
+    """As results call it: the phase's, and step and layer where the file has several."""
+    unit: str
+    """tokens, bytes or wire-bytes, as it was read."""
+
+
+@dataclass(frozen=True)
 class Scenario:
     """All that the runs of one experiment share."""
 
     experiment: Experiment
+    inputs: tuple[Input, ...]
+    """Where each demand came from."""
     demands: tuple[Demand, ...]
-    """One a phase."""
+    """One a phase: all of one file, then those of the next."""
     wiring: Wiring
     speeds_bps: tuple[Fraction, ...]
     """Line rate of each port of a host, as the wiring counts them."""
@@ -179,6 +196,15 @@ class Scenario:
         return [f"{bottleneck.side} {self.wiring.hosts[bottleneck.host]}" for bottleneck in self.bottlenecks]
 
     @property
+    def bottleneck_text(self) -> str:
+        """All of a few phases, in order; of many, which it is most often."""
+        names = self.bottleneck_names
+        if len(names) <= _FEW_PHASES:
+            return ", ".join(names)
+        name, times = Counter(names).most_common(1)[0]
+        return f"{name} in {times} of {len(names)} phases"
+
+    @property
     def bottlenecks(self) -> list[Bottleneck]:
         """One a phase."""
         return [demand.bottleneck(self.speeds_bps) for demand in self.demands]
@@ -191,26 +217,18 @@ class Scenario:
 
 def prepare(experiment: Experiment) -> Scenario:
     """Reads the matrices and lays out the network. Raises InputError for what does not fit together."""
-    demands = tuple(
-        load_demand(
-            phase.file,
-            unit=phase.unit,
-            token_bytes=phase.token_bytes,
-            mtu_bytes=experiment.mtu_bytes,
-            hosts_per_server=experiment.gpus_per_server,
-        )
-        for phase in experiment.demand
-    )
+    inputs, demands = _read_demands(experiment)
     hosts = demands[0].hosts
-    for phase, demand in zip(experiment.demand, demands, strict=True):
+    for given, demand in zip(inputs, demands, strict=True):
+        file = given.phase.file
         if demand.hosts != hosts:
-            raise InputError(f"{phase.file} has {demand.hosts} hosts, {experiment.demand[0].file} has {hosts}")
+            raise InputError(f"{file} has {demand.hosts} hosts, {experiment.demand[0].file} has {hosts}")
         packets = int((-(-demand.wire_bytes // experiment.mtu_bytes)).sum())
         if packets >= _MAX_PACKETS:
-            raise InputError(f"{phase.file} makes {packets} packets, more than {_MAX_PACKETS}: give smaller amounts")
+            raise InputError(f"{file} makes {packets} packets, more than {_MAX_PACKETS}: give smaller amounts")
         flows = np.count_nonzero(demand.wire_bytes)
         if packets // PACKETS_A_WORD + flows >= RECEIVED_WORDS:
-            raise InputError(f"{phase.file} makes {packets} packets, more than receivers keep account of: give less")
+            raise InputError(f"{file} makes {packets} packets, more than receivers keep account of: give less")
     if isinstance(experiment.queue_bytes, int) and 0 < experiment.queue_bytes < experiment.mtu_bytes:
         raise InputError(
             f"queue_bytes is {experiment.queue_bytes}: no packet of {experiment.mtu_bytes} B fits; give more, or 0"
@@ -269,6 +287,7 @@ def prepare(experiment: Experiment) -> Scenario:
     parameters = derive(experiment, wiring, largest)
     return Scenario(
         experiment,
+        inputs,
         demands,
         wiring,
         speeds,
@@ -278,6 +297,33 @@ def prepare(experiment: Experiment) -> Scenario:
         bmv2,
         bmv2.version() if bmv2 else None,
     )
+
+
+def _read_demands(experiment: Experiment) -> tuple[tuple[Input, ...], tuple[Demand, ...]]:
+    """Each demand of each file, a phase each, in the order in which they run."""
+    inputs: list[Input] = []
+    demands: list[Demand] = []
+    for phase in experiment.demand:
+        sequence = load_demands(
+            phase.file,
+            unit=phase.unit,
+            token_bytes=phase.token_bytes,
+            mtu_bytes=experiment.mtu_bytes,
+            hosts_per_server=experiment.gpus_per_server,
+            reading=phase.reading,
+            direction=phase.direction,
+            combine_token_bytes=phase.combine_token_bytes,
+        )
+        if len(demands) + len(sequence) > _MAX_PHASES:
+            raise InputError(
+                f"{phase.file} holds {len(sequence)} demands, each a phase of a run, of which {_MAX_PHASES} are supported: "
+                "choose with steps and layers"
+            )
+        demands += sequence.read()
+        for index in range(len(sequence)):
+            place = str(sequence.place(index)) if len(sequence) > 1 else ""
+            inputs.append(Input(phase, f"{phase.name}: {place}" if place else phase.name, sequence.unit))
+    return tuple(inputs), tuple(demands)
 
 
 def _shape(experiment: Experiment, hosts: int) -> dict[str, int]:

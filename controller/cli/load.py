@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from controller.cli.load_doca import add_doca_arguments, run_doca
-from controller.cli.options import add_demand_options, check_demand_options, whole_number
-from controller.demand import load_demand
+from controller.cli.options import add_demand_options, check_demand_options, demands_of, whole_number
 from controller.errors import InputError
 from controller.nic.ebpf import Address, EbpfNic, line_rate_bps
 from controller.nic.rate_table import RATE_ONE
@@ -41,13 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Loads the pacer if it is not there, then writes peers and rates."""
     check_demand_options(arguments)
-    demand = load_demand(
-        arguments.file,
-        unit=arguments.unit,
-        token_bytes=arguments.token_bytes,
-        mtu_bytes=arguments.mtu_bytes,
-        hosts_per_server=arguments.gpus_per_server,
-    )
+    sequence = demands_of(arguments)
+    if len(sequence) != 1:
+        raise InputError(f"{arguments.file} holds {len(sequence)} demands: choose one with --steps and --layers")
+    for note in sequence.trace.notes:
+        print(f"note: {note}", file=sys.stderr)
+    (demand,) = sequence.read()
     if arguments.nic == "doca":
         return run_doca(arguments, demand)
     if arguments.peers is None:
@@ -69,11 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     if time_s:
         stretched_s = time_s / rate.slack(demand.hosts, speeds)
         steps = rate.rate_steps(row[None, :], stretched_s, [line_rate])[0]
-    nic = EbpfNic.load(arguments.dev, line_rate)
-    nic.write_peers({rank: address for rank, address in peers.items() if rank != arguments.rank})
-    nic.write_rates(steps.astype("<u4").tobytes())
-    generation, _ = nic.read_rates()
-    nic.close()
+    with EbpfNic.load(arguments.dev, line_rate) as nic:
+        nic.write_peers({rank: address for rank, address in peers.items() if rank != arguments.rank})
+        nic.write_rates(steps.astype("<u4").tobytes())
+        generation, _ = nic.read_rates()
     share = float(steps.sum(dtype=np.float64)) / RATE_ONE
     print(
         f"{arguments.dev}: {np.count_nonzero(steps)} rates written, {100 * share:.3f} % of "
@@ -103,6 +100,11 @@ def read_peers(path: Path, hosts: int) -> dict[int, Address]:
             address = ipaddress.ip_address(str(value))
         except ValueError:
             raise InputError(f"{path}: rank {key}: {value!r} is not an IP address") from None
+        address = getattr(address, "ipv4_mapped", None) or ipaddress.ip_address(address.packed)  # as a packet has it
+        if address.is_multicast or address.is_unspecified:
+            raise InputError(f"{path}: rank {key}: {value} is the address of no host")
+        if int(key) in peers:
+            raise InputError(f"{path}: rank {int(key)} has two addresses")
         if address in peers.values():
             raise InputError(f"{path}: rank {key}: {value} is the address of another rank already")
         peers[int(key)] = address

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from controller.errors import CannotRunError, InputError
 from testbed.engine import _engine
@@ -131,6 +134,30 @@ class Halt:
                 event.set()
 
 
+def _matrices(scenario: Scenario) -> tuple[Matrix, ...]:
+    """The files as they are where each is one matrix, which says all; else what was read of them, as wire bytes."""
+    one_each = len(scenario.inputs) == len(scenario.experiment.demand)
+    if one_each and all(given.phase.is_matrix for given in scenario.inputs):
+        return tuple(
+            Matrix(
+                given.phase.file.read_bytes(),
+                given.phase.file.suffix,
+                given.name,
+                given.unit,
+                given.phase.token_bytes,
+                given.phase.after,
+            )
+            for given in scenario.inputs
+        )
+    matrices: list[Matrix] = []
+    for given, demand in zip(scenario.inputs, scenario.demands, strict=True):
+        stream = io.BytesIO()
+        np.save(stream, demand.wire_bytes)
+        after = (matrices[-1].name,) if matrices else ()
+        matrices.append(Matrix(stream.getvalue(), ".npy", given.name, "wire-bytes", 0, after))
+    return tuple(matrices)
+
+
 def cells_of(
     experiment: Experiment, *, tables: tuple[str, ...], label: str, may_not_end: Collection[str] = ()
 ) -> list[Cell]:
@@ -147,10 +174,7 @@ def cells_of(
     packets = sum(int((-(-demand.wire_bytes // mtu)).sum()) for demand in scenario.demands)
     # One of each for all cells: some grids have hundreds, with megabytes each.
     network = _network(scenario)
-    matrices = tuple(
-        Matrix(phase.file.read_bytes(), phase.file.suffix, phase.name, phase.unit, phase.token_bytes, phase.after)
-        for phase in experiment.demand
-    )
+    matrices = _matrices(scenario)
     cells = []
     for run in experiment.runs:
         own, own_schedule = run.cc.endswith(".py"), run.schedule.endswith(".py")

@@ -130,7 +130,7 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
         f"{scenario.hosts} hosts, {_shape(scenario)}, {float(experiment.link_gbps):g} Gb/s, "
         f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
         f"queues {_queues(scenario)}, seed {experiment.seed}{_besides(experiment)}{_in_real_time(scenario)}",
-        f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {', '.join(scenario.bottleneck_names)}",
+        f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {scenario.bottleneck_text}",
         "",
         f"{'':26}" + "".join(f"{run['run']:>{width}}" for run in runs),
     ]

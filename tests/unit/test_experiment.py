@@ -169,8 +169,11 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
         assert printed[name].get("unit", "") == unit, name
         assert printed[name]["help"], name
     assert set(printed) == {key.name for key in KEYS} | {"demand", "link_failure", "background"}
-    assert list(printed["demand"]["keys"]) == ["name", "file", "unit", "token_bytes", "after"]
-    assert printed["demand"]["keys"]["unit"]["choices"] == ["tokens", "bytes", "wire-bytes"]
+    assert list(printed["demand"]["keys"]) == [
+        *("name", "file", "unit", "token_bytes", "after", "format", "steps", "layers", "ranks", "experts_per_rank"),
+        *("placement", "source_rows", "token_copies", "direction", "combine_token_bytes"),
+    ]
+    assert printed["demand"]["keys"]["unit"]["choices"] == ["auto", "tokens", "bytes", "wire-bytes"]
     assert printed["demand"]["keys"]["token_bytes"]["unit"] == "B"
     assert {"rr", "rate"} <= set(printed["schedule"]["choices"])
     assert {"random", "zero", "golden"} <= set(printed["phase"]["choices"])
@@ -193,7 +196,8 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
 
 def test_every_key_is_an_option_of_compare_and_the_reverse() -> None:
     offered = {action.dest: action.option_strings for action in options()._actions}
-    for dest in ("help", "out", "json", "demand", "unit", "token_bytes"):
+    of_demands = [key.name for key in DEMAND_KEYS if key.name not in ("name", "file", "after")]
+    for dest in ("help", "out", "json", "demand", *of_demands):
         del offered[dest]
     assert set(offered) == {key.name for key in KEYS}
     flags = {key.name for key in KEYS if key.kind == "flag"}
