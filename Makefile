@@ -61,12 +61,12 @@ browser:
 $(BIN)/incastfree: pyproject.toml | packages
 	@echo "making the virtual environment $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,bmv2]'
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,bmv2,schedules]'
 	@touch $@
 
 build/dev.stamp: pyproject.toml $(BIN)/incastfree
 	@echo "installing the development tools"
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,dev,bmv2]'
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,dev,bmv2,schedules]'
 	@mkdir -p build && touch $(BIN)/incastfree $@
 
 controller/nic/objects/%.bpf.o: ebpf/nic/%.bpf.c $(BPF_HEADERS) Makefile | packages

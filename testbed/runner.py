@@ -145,10 +145,12 @@ def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any
     return {
         "run": run.name,
         **scenario.experiment.keys(),
-        "hosts": len(scenario.wiring.hosts),
+        "hosts": scenario.hosts,
         **scenario.shape,
         "dilation": _plain_number(float(scenario.dilation)),
         "schedule": run.schedule,
+        "schedule_options": list(run.options),
+        "schedule_sha256": _sha256(Path(run.schedule)) if run.schedule.endswith(".py") else None,
         "cc": run.cc,
         "queue_bytes": parameters.queue_bytes,
         "ecn_kmin_bytes": parameters.ecn_kmin_bytes,
@@ -180,7 +182,7 @@ def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any
 
 def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
     """The figures of a run of an empty demand, which needs no machine."""
-    hosts = len(scenario.wiring.hosts)
+    hosts = scenario.hosts
     run = scenario.experiment.run_of(schedule)
     return {
         **identity(scenario, run, ran=False),

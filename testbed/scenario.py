@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from controller.demand import Bottleneck, Demand, load_demands
+from controller.demand import MAX_HOSTS, Bottleneck, Demand, load_demands
 from controller.errors import CannotRunError, InputError
+from controller.schedule import has_barrier, moves_inside
 from testbed.engine import (
     RECEIVED_WORDS,
 )
@@ -23,7 +25,7 @@ from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_di
 from testbed.parameters import Parameters, derive
 from testbed.port_load import even_shares
 from testbed.stage.host.budget import real_time_dilation
-from testbed.topology import TOPOLOGIES, Wiring, named_links, smallest_fat_tree, wire
+from testbed.topology import TOPOLOGIES, Wiring, add_server_links, named_links, smallest_fat_tree, wire
 
 __all__ = [
     "PACKETS_A_WORD",
@@ -39,6 +41,8 @@ __all__ = [
 _NS: Final = 10**9
 PERIOD_FABRIC_NS: Final = 1000
 SHORTEST_LINK: Final = 5
+SHORTEST_BARRIER_NS: Final = 1200
+"""A period of the engine and its lead, rounded up: a shorter barrier is over before the engine knows of it."""
 _LARGEST_CHOSEN_DILATION: Final = 2000
 _FALLBACK_BYTE_NS: Final = 4
 _NOTED_ROUNDING: Final = 1e-3
@@ -90,7 +94,7 @@ class Scenario:
     """One a phase: all of one file, then those of the next."""
     wiring: Wiring
     speeds_bps: tuple[Fraction, ...]
-    """Line rate of each host."""
+    """Line rate of each port of a host, as the wiring counts them."""
     dilation: Fraction
     shape: Mapping[str, int]
     """The key that decides the topology's size, as it was run: hosts_per_leaf, or fat_tree_k."""
@@ -98,6 +102,16 @@ class Scenario:
     bmv2: installation.Installation | None = None
     """What the switches are, unless they are the kernel's."""
     bmv2_version: str | None = None
+
+    @property
+    def hosts(self) -> int:
+        """N. With links inside servers the wiring has 2 N: host i's port inside its server is number N + i."""
+        return self.demands[0].hosts
+
+    def on_ports(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """A matrix of N hosts as one of all that the wiring has."""
+        more = len(self.wiring.hosts) - len(matrix)
+        return np.pad(matrix, (0, more))
 
     @property
     def links(self) -> str:
@@ -119,6 +133,18 @@ class Scenario:
                 f"a host's link of {float(shortest_ns):g} ns is too short for the engine to know of ACKs in time: they take "
                 f"effect up to {PERIOD_FABRIC_NS / 1000:g} us late"
             )
+        waits = any(has_barrier(run.plan, self.experiment.stages) for run in self.experiment.runs)
+        if waits and self.parameters.barrier_ns < SHORTEST_BARRIER_NS:
+            notes.append(
+                f"a barrier of {float(self.parameters.barrier_ns):g} ns is shorter than the engine needs to learn that a stage is "
+                f"over: stages begin up to {PERIOD_FABRIC_NS / 1000:g} us late"
+            )
+        if not self.experiment.server_link_gbps and self.experiment.gpus_per_server > 1:
+            moving = [run.name for run in self.experiment.runs if moves_inside(run.schedule)]
+            if moving:
+                notes.append(
+                    f"{', '.join(moving)}: what servers move inside takes no time: give server_link_gbps to have it sent"
+                )
         notes += self._bmv2_notes() if self.bmv2 else []
         for demand in self.demands:
             bound_s = demand.bottleneck(self.speeds_bps).time_s
@@ -155,7 +181,7 @@ class Scenario:
 
     def _uplink_times(self, demand: Demand) -> Iterator[tuple[Fraction, str]]:
         """(time for an even share of what crosses it, name) of every port between switches."""
-        for index, share_bytes in even_shares(self.wiring, demand.wire_bytes).items():
+        for index, share_bytes in even_shares(self.wiring, self.on_ports(demand.wire_bytes)).items():
             port = self.wiring.ports[index]
             yield 8 * share_bytes / (port.gbps * _NS), f"{port.node}-{port.peer_node}"
 
@@ -210,16 +236,22 @@ def prepare(experiment: Experiment) -> Scenario:
     if experiment.hosts not in (0, hosts):
         raise InputError(f"hosts is {experiment.hosts}, but {experiment.demand[0].file} has {hosts}: leave hosts out")
     shape = _shape(experiment, hosts)
-    wiring = wire(
-        TOPOLOGIES[experiment.topology](
-            hosts,
-            **shape,
-            link_gbps=experiment.link_gbps,
-            link_ns=experiment.link_ns,
-            link_gbps_of=experiment.link_gbps_of,
-            link_ns_of=experiment.link_ns_of,
-        )
+    topo = TOPOLOGIES[experiment.topology](
+        hosts,
+        **shape,
+        link_gbps=experiment.link_gbps,
+        link_ns=experiment.link_ns,
+        link_gbps_of=experiment.link_gbps_of,
+        link_ns_of=experiment.link_ns_of,
     )
+    if experiment.server_link_gbps:
+        if 2 * hosts > MAX_HOSTS:
+            raise InputError(
+                f"server_link_gbps: {hosts} hosts with two ports each are too many: at most {MAX_HOSTS // 2}"
+            )
+        server_gbps = experiment.server_link_gbps
+        add_server_links(topo, hosts, experiment.gpus_per_server, server_gbps, experiment.link_ns)
+    wiring = wire(topo)
     _check_background(experiment, wiring)
     bmv2 = _installed_bmv2() if experiment.fabric == "bmv2" else None
     fastest = max(port.gbps for port in wiring.ports)
@@ -248,7 +280,7 @@ def prepare(experiment: Experiment) -> Scenario:
                     f"{port.node} to {port.peer_node}: {what} {float(time_ns):g} ns of kernel time at dilation "
                     f"{float(dilation):g}, which must be below {limit}: give a smaller dilation, or a smaller range of links"
                 )
-    speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
+    speeds = tuple(wiring.ports[host].gbps * _NS for host in range(len(wiring.hosts)))
     for failure in experiment.link_failure:
         ports_of_link(wiring, failure.link)
     largest = max((demand.max_port_bytes for demand in demands), default=experiment.mtu_bytes)

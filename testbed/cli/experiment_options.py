@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller.errors import InputError
+from controller.schedule import MODES, SCHEDULES
 from testbed.experiment import AUTO, BACKGROUND_KEYS, DEMAND_KEYS, FAILURE_KEYS, KEYS, Key
 
 __all__ = ["add_experiment_options", "add_output_options", "experiment_mapping", "schema"]
@@ -121,6 +122,10 @@ def schema() -> str:
             described["or"] = AUTO
         if key.choices:
             described["choices"] = list(key.choices)
+        if key.kind == "runs":
+            described["options"] = {
+                name: [*schedule.options, *(MODES if schedule.staged else ())] for name, schedule in SCHEDULES.items()
+            }
         if key.kind in ("integer", "number", "numbers"):
             described["minimum"] = key.minimum
             if key.maximum != float("inf"):
