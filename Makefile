@@ -35,7 +35,7 @@ C_SOURCES += $(wildcard dpu/*.[ch] dpu/*/*.[ch] dpu/*/*/*.[ch] tests/doca/*.[ch]
 
 .DEFAULT_GOAL := help
 .PHONY: help setup install-host packages kernel-packages bmv2-packages browser torch kernel demo test unit lint format bench \
-	bench-controller p4 clean
+	bench-controller fuzz p4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -61,12 +61,12 @@ browser:
 $(BIN)/incastfree: pyproject.toml | packages
 	@echo "making the virtual environment $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,bmv2]'
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,bmv2,schedules]'
 	@touch $@
 
 build/dev.stamp: pyproject.toml $(BIN)/incastfree
 	@echo "installing the development tools"
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,dev,bmv2]'
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[testbed,dev,bmv2,schedules]'
 	@mkdir -p build && touch $(BIN)/incastfree $@
 
 controller/nic/objects/%.bpf.o: ebpf/nic/%.bpf.c $(BPF_HEADERS) Makefile | packages
@@ -132,6 +132,11 @@ format: build/dev.stamp ## format Python and C
 
 bench: setup ## measure speed, set-up time and memory (some minutes, on an idle machine)
 	@$(BIN)/python benchmarks/virtual_stage.py
+
+FUZZ_SECONDS := 300
+
+fuzz: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## changed files for every reader of demands, five minutes each (FUZZ_SECONDS=300)
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 bench-controller: $(BIN)/incastfree $(NATIVE_STAMP) ## measure the controller: M, a rank's rates, their write (a minute)
 	@$(BIN)/python benchmarks/controller

@@ -7,6 +7,7 @@ DPU's parser when they are due (testbed/engine/dpus.h). Runs of other schedules 
 from __future__ import annotations
 
 import struct
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -37,9 +38,9 @@ def of_dpus(scenario: Scenario, run: Run) -> bool:
     return scenario.experiment.nic == DOCA_MODEL and run.schedule == "rate"
 
 
-def plan(demand: Demand, scenario: Scenario) -> Plan:
+def plan(demand: Demand, scenario: Scenario, margin: Fraction = Fraction(1)) -> Plan:
     """R in the DPU's steps of 2^-20, each said in steps of 2^-32; the whole line rate is one of these less."""
-    coarse = rate.plan(demand, scenario.speeds_bps, one=RATE_ONE)
+    coarse = rate.plan(demand, scenario.speeds_bps, margin=margin, one=RATE_ONE)
     steps = np.minimum(coarse.steps.astype(np.uint64) << np.uint64(_SHIFT), LINE - 1)
     return Plan(coarse.discipline, steps.astype(np.uint32))
 

@@ -12,9 +12,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-from controller.demand import HEADER_BYTES, MAX_HOSTS, MTU_BYTES, UNITS
+from controller.demand import DIRECTIONS, HEADER_BYTES, MAX_HOSTS, MTU_BYTES, UNITS
 from controller.errors import InputError
-from controller.schedule import SCHEDULES
+from controller.formats import FORMATS, TOKEN_COPIES, Chosen, Reading, detect
+from controller.schedule import MODES, SCHEDULES, check_schedule, parse_schedule
 from testbed.engine import cca
 from testbed.topology import TOPOLOGIES
 
@@ -70,10 +71,45 @@ class Key:
 
 DEMAND_KEYS: Final = (
     Key("name", "text", "", "what later phases call this one; default: its place, from 1"),
-    Key("file", "text", None, "matrix file: CSV or NPY, row = sender, column = receiver"),
-    Key("unit", "text", "bytes", "what an entry counts; bytes are payload", choices=UNITS),
+    Key(
+        "file",
+        "text",
+        None,
+        "matrix (row = sender) or trace of a framework: a file, a folder or a pattern of ranks' files",
+    ),
+    Key(
+        "unit",
+        "text",
+        AUTO,
+        "what an entry counts; bytes are payload; auto: what the format says, else bytes",
+        choices=(AUTO, *UNITS),
+    ),
     Key("token_bytes", "integer", 0, "payload of one token, with unit tokens", "B", maximum=2**31),
     Key("after", "list", (), "phases that must have ended everywhere before this one starts"),
+    Key("format", "text", AUTO, "what the file is; auto: by its content (docs/formats.md)", choices=FORMATS),
+    Key("steps", "text", "", "steps of a trace, such as 3 or 0:10 (0 to 9), each a phase; all if left out"),
+    Key("layers", "text", "", "layers of a trace, likewise"),
+    Key("ranks", "integer", 0, "ranks of a trace; 0: as many as it shows", maximum=MAX_HOSTS),
+    Key(
+        "experts_per_rank", "integer", 0, "experts of each rank, contiguous; 0: the trace says how many", maximum=2**20
+    ),
+    Key("placement", "text", "", "JSON or .pt file with the rank of each expert, or physical_to_logical_map"),
+    Key("source_rows", "text", "", "file with what each rank sends, where the trace has receivers alone"),
+    Key(
+        "token_copies",
+        "text",
+        AUTO,
+        "a token for two experts on one rank counts twice or once; auto: as the format sends it",
+        choices=TOKEN_COPIES,
+    ),
+    Key(
+        "direction",
+        "text",
+        "dispatch",
+        "as the file has it; combine: the other way; both: each demand, then its combine",
+        choices=DIRECTIONS,
+    ),
+    Key("combine_token_bytes", "integer", 0, "payload of a token on its way back; 0: token_bytes", "B", maximum=2**31),
 )
 
 FAILURE_KEYS: Final = (
@@ -101,6 +137,14 @@ KEYS: Final = (
     Key("hosts", "integer", 0, "number of hosts; 0: from the demand", maximum=MAX_HOSTS),
     Key("hosts_per_leaf", "integer", 0, "hosts on a leaf, and spines; 0: 8, or 4 up to 16 hosts", maximum=64),
     Key("gpus_per_server", "integer", 1, "hosts in a server; traffic inside a server is local", minimum=1, maximum=64),
+    Key(
+        "server_link_gbps",
+        "number",
+        0,
+        "speed of each GPU's link inside its server, for schedules that move data there (fast, dfs); 0: moves take no time",
+        "Gb/s",
+        maximum=100_000,
+    ),
     Key("topology", "text", "leaf-spine", "shape of the network", choices=tuple(TOPOLOGIES)),
     Key(
         "fat_tree_k",
@@ -183,10 +227,28 @@ KEYS: Final = (
         "schedule",
         "runs",
         ("rr+nscc", "rate"),
-        "runs, side by side, one a processor: SCHEDULE or SCHEDULE+CC, such as rr+nscc; in an open loop rr,rate",
+        "runs, side by side, one a processor: SCHEDULE or SCHEDULE+CC, such as rr+nscc; in an open loop rr,rate. A schedule may "
+        "have options, such as rate:0.98 or bvn:any:clock, or be a Python file (docs/schedules.md)",
         choices=tuple(SCHEDULES),
     ),
     _CC,
+    Key(
+        "stages",
+        "text",
+        "barrier",
+        "when senders go on to the next stage of runs that do not say it themselves (bvn:clock): when all of the one before it "
+        "has come everywhere, at its planned time, or when they are through",
+        choices=MODES,
+    ),
+    Key(
+        "barrier_ns",
+        "number",
+        AUTO,
+        "from when all of a stage has come until all senders know; auto: half of the base round-trip time",
+        "ns",
+        maximum=1e9,
+        automatic=True,
+    ),
     Key(
         "lb",
         "text",
@@ -228,7 +290,7 @@ KEYS: Final = (
         "control_delay_ns",
         "number",
         0,
-        "between the demand known and its rates in force, of runs of schedule rate; with nic doca-model 13.2e6, one mailbox "
+        "between the demand known and its plan in force, of runs of schedule rate or of stages; with nic doca-model 13.2e6, one mailbox "
         "send of a DPU, unless it is given",
         "ns",
         maximum=1e9,
@@ -259,13 +321,43 @@ KEYS: Final = (
 
 @dataclass(frozen=True)
 class DemandPhase:
-    """One all-to-all; several form a sequence by ``after``."""
+    """A file of all-to-alls, mostly one; several form a sequence by ``after``."""
 
     file: Path
     name: str
-    unit: str = "bytes"
+    unit: str = AUTO
     token_bytes: int = 0
     after: tuple[str, ...] = ()
+    format: str = AUTO
+    steps: str = ""
+    layers: str = ""
+    ranks: int = 0
+    experts_per_rank: int = 0
+    placement: Path | str = ""
+    source_rows: Path | str = ""
+    token_copies: str = AUTO
+    direction: str = "dispatch"
+    combine_token_bytes: int = 0
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether file, unit and token_bytes say all: no key of a trace was given, and the file is a matrix."""
+        plain = DemandPhase(self.file, self.name, self.unit, self.token_bytes, self.after)
+        return self == plain and self.file.is_file() and detect(self.file) in ("csv", "npy")
+
+    @property
+    def reading(self) -> Reading:
+        """What is said of the file beside it. Raises InputError for steps or layers that name nothing."""
+        return Reading(
+            format=self.format,
+            steps=Chosen.parse(self.steps, "steps"),
+            layers=Chosen.parse(self.layers, "layers"),
+            ranks=self.ranks,
+            experts_per_rank=self.experts_per_rank,
+            placement=Path(self.placement) if self.placement else None,
+            source_rows=Path(self.source_rows) if self.source_rows else None,
+            token_copies=self.token_copies,
+        )
 
 
 @dataclass(frozen=True)
@@ -296,8 +388,16 @@ class Run:
     name: str
     """As results call it: rr, rr+nscc."""
     schedule: str
+    """Name of a built-in schedule, or path of a Python file."""
     cc: str
     """Name of a built-in control, or path of a Python file."""
+    options: tuple[str, ...] = ()
+    """Of the schedule."""
+
+    @property
+    def plan(self) -> str:
+        """What controller.schedule.make_plan takes."""
+        return ":".join((self.schedule, *self.options))
 
 
 @dataclass(frozen=True)
@@ -308,6 +408,7 @@ class Experiment:
     hosts: int = 0
     hosts_per_leaf: int = 0
     gpus_per_server: int = 1
+    server_link_gbps: Fraction = Fraction(0)
     topology: str = "leaf-spine"
     fat_tree_k: int = 0
     link_gbps: Fraction = Fraction(800)
@@ -326,6 +427,8 @@ class Experiment:
     schedule: tuple[str, ...] = ("rr+nscc", "rate")
     """SCHEDULE or SCHEDULE+CC."""
     cc: str = "none"
+    stages: str = "barrier"
+    barrier_ns: Fraction | str = AUTO
     lb: str = "ops"
     phase: str = "random"
     stage: str = "virtual"
@@ -350,14 +453,20 @@ class Experiment:
 
     def run_of(self, text: str) -> Run:
         """The run that SCHEDULE or SCHEDULE+CC names."""
-        schedule, plus, named = text.partition("+")
+        planned, plus, named = text.partition("+")
         cc = named if plus else self.cc
-        shown = Path(cc).stem if cc.endswith(".py") else cc
-        return Run(schedule if cc == "none" else f"{schedule}+{shown}", schedule, cc)
+        schedule, options = parse_schedule(planned)
+        shown = ":".join((_shown(schedule), *options))
+        return Run(shown if cc == "none" else f"{shown}+{_shown(cc)}", schedule, cc, options)
 
     def keys(self) -> dict[str, Value]:
         """All keys but the tables (demand, link_failure, background) as plain JSON values."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in _TABLES}
+
+
+def _shown(name: str) -> str:
+    """A file by its stem, as runs are called."""
+    return Path(name).stem if name.endswith(".py") else name
 
 
 _TABLES: Final = ("demand", "link_failure", "background")
@@ -447,6 +556,24 @@ def _check_together(experiment: Experiment, where: str) -> None:
             raise InputError(
                 f"{where}lb reps: loss_recovery is none, and without ACKs it hears of no path; give sack or timeout, or lb ops"
             )
+    if experiment.server_link_gbps:
+        if experiment.gpus_per_server == 1:
+            raise InputError(
+                f"{where}server_link_gbps is for servers of several GPUs: give gpus_per_server, or leave it out"
+            )
+        if experiment.nic == DOCA_MODEL:
+            raise InputError(
+                f"{where}server_link_gbps: there is no DPU inside servers; leave it out, or take another nic"
+            )
+        if experiment.stage != "virtual" or experiment.fabric != "kernel":
+            raise InputError(f"{where}server_link_gbps: only stage virtual and fabric kernel have links inside servers")
+    for run in experiment.runs:
+        if run.schedule in SCHEDULES and SCHEDULES[run.schedule].staged and run.cc in cca.BUILT_IN:
+            control = cca.load(run.cc)
+            if control and control.kind == "rate":
+                raise InputError(
+                    f"{where}{run.name}: {run.cc} sets rates, which stages have none of; give one of windows"
+                )
     if experiment.control_delay_ns and experiment.meanwhile == "old":
         for run in experiment.runs:
             if run.schedule == "rate" and run.cc != "none":
@@ -519,7 +646,10 @@ def _list(key: Key, value: Value, where: str, base: Path) -> tuple[str, ...]:
 
 def _run(key: Key, value: str, where: str, base: Path) -> str:
     schedule, plus, cc = (part.strip() for part in value.partition("+"))
-    _text(key, schedule, where, base)
+    try:
+        schedule = _writable(check_schedule(schedule, str(base)), where, key.name)
+    except InputError as error:
+        raise InputError(f"{where}{error}") from None
     return f"{schedule}+{_control(_CC, cc, where, base)}" if plus else schedule
 
 
@@ -594,10 +724,17 @@ def _phases(tables: Value, where: str, base: Path) -> tuple[DemandPhase, ...]:
         values = {name: _check(known[name], value, at, base) for name, value in table.items()}
         if not values.get("file"):
             raise InputError(f"{at}no file: name the matrix file")
-        values["file"] = base / values["file"]
-        _writable(str(values["file"].absolute()), at, "file")
+        for each in ("file", "placement", "source_rows"):
+            if values.get(each):
+                values[each] = base / values[each]
+                _writable(str(values[each].absolute()), at, each)
         values["name"] = values.get("name") or str(number)
-        phases.append(DemandPhase(**values))
+        phase = DemandPhase(**values)
+        try:
+            _ = phase.reading
+        except InputError as error:
+            raise InputError(f"{at}{error}") from None
+        phases.append(phase)
     return _ordered(phases, where)
 
 
@@ -697,6 +834,9 @@ def to_toml(experiment: Experiment) -> str:
     for phase in experiment.demand:
         lines += ["", "[[demand]]", f"name = {_quoted(phase.name)}", f"file = {_quoted(str(phase.file.resolve()))}"]
         lines += [f"unit = {_quoted(phase.unit)}"]
-        lines += [f"token_bytes = {phase.token_bytes}"] if phase.token_bytes else []
+        for key in DEMAND_KEYS:
+            value = getattr(phase, key.name)
+            if key.name not in ("name", "file", "unit", "after") and value != key.default:
+                lines += [f"{key.name} = {_quoted(str(value.resolve()) if isinstance(value, Path) else value)}"]
         lines += [f"after = {_quoted(list(phase.after))}"] if phase.after else []
     return "\n".join(lines) + "\n"

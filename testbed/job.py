@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,19 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.demand import HEADER_BYTES, Demand
-from controller.schedule import Plan, make_plan
-from controller.schedule.plan import Discipline
+from controller.schedule import Plan
+from controller.schedule.plan import Discipline, Stages, durations_s
 from testbed import dpu_model
 from testbed.engine import (
     BACKGROUND_FIELDS,
     FLOW_FIELDS,
     MAX_SOCKETS,
     RECORD_CAPACITY,
+    STAGE_FIELDS,
     Balancing,
     LossRecovery,
 )
 from testbed.experiment import Run
 from testbed.parameters import FREEZE_NS
+from testbed.phases import phases_of
 from testbed.scenario import PACKETS_A_WORD, PERIOD_FABRIC_NS, SHORTEST_LINK, Scenario, ports_of_link
 from testbed.stage.virtual.guest import VISIBLE
 from testbed.times import delay_ns, fixed_byte_ns
@@ -41,6 +44,7 @@ __all__ = [
     "flow_table",
     "prepare_job",
     "seed_word",
+    "stage_table",
     "start_offsets",
 ]
 
@@ -128,6 +132,8 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
     flows["packets"] = packets
     flows["last_bytes"] = size - (packets - 1) * mtu
     flows["steps"] = steps
+    if plan.quanta_bytes is not None:
+        flows["quantum_bytes"] = plan.quanta_bytes[source, destination]
     words = -(-packets // PACKETS_A_WORD)
     flows["word"] = np.cumsum(words) - words
     if plan.discipline is Discipline.PACED:
@@ -141,6 +147,35 @@ def flow_table(scenario: Scenario, demand: Demand, plan: Plan) -> NDArray[np.voi
             waiting = np.zeros(len(source))
         flows["ready_ns"] = np.floor(waiting * first_gap_ns)
     return flows
+
+
+def stage_table(scenario: Scenario, demand: Demand, plan: Plan, waited_ns: Fraction = Fraction(0)) -> NDArray[np.void]:
+    """The stages of each sender, sorted by source, as far as ``demand`` has packets for them.
+
+    A packet belongs to the stage in which its first byte is planned. What no stage names goes after all of them.
+    ``waited_ns``: when the clock of the plan starts, fabric time after the common start.
+    """
+    mtu = scenario.experiment.mtu_bytes
+    given = np.sort(plan.stages, order=("source", "destination", "stage"))
+    flow = given["source"] * demand.hosts + given["destination"]
+    total = np.cumsum(given["bytes"])
+    first = np.searchsorted(flow, flow)
+    planned = total - total[first] + given["bytes"][first]
+    size = demand.wire_bytes.reshape(-1)[flow]
+    packets = -(-np.minimum(planned, size) // mtu)
+    before = np.where(np.arange(len(given)) == first, 0, np.concatenate([[0], packets])[:-1])
+    kept = packets > before
+    stages = np.zeros(int(kept.sum()), dtype=STAGE_FIELDS)
+    stages["source"], stages["destination"] = given["source"][kept], given["destination"][kept]
+    stages["packets"], stages["number"] = packets[kept], given["stage"][kept]
+    if plan.mode is Stages.CLOCK:
+        ends_s = accumulate(durations_s(plan, scenario.speeds_bps), initial=Fraction(0))
+        starts_ns = np.array([delay_ns(end_s * _NS, scenario.dilation) for end_s in ends_s], dtype=np.uint64)
+        stages["start_ns"] = starts_ns[stages["number"]] + np.uint64(delay_ns(waited_ns, scenario.dilation))
+    stages = np.sort(stages, order=("source", "number"))
+    # Numbers without gaps: a stage of which the demand has nothing would never be over.
+    stages["number"] = np.unique(stages["number"], return_inverse=True)[1]
+    return stages
 
 
 def background_table(scenario: Scenario) -> NDArray[np.void]:
@@ -167,11 +202,13 @@ def _delay_rates(scenario: Scenario, plan: Plan, before: Plan | None, flows: NDA
 
     Returns when the rates come into force, in kernel ns after the common start; 0 where all who have none wait.
     """
-    if plan.discipline is not Discipline.PACED or not scenario.experiment.control_delay_ns:
+    planned = plan.discipline in (Discipline.PACED, Discipline.STAGED)
+    if not planned or not scenario.experiment.control_delay_ns:
         return 0
     rates_ns = delay_ns(scenario.experiment.control_delay_ns, scenario.dilation)
     old = np.zeros(len(flows), dtype=np.int64)
-    if scenario.experiment.meanwhile == "old" and before is not None:
+    paced = plan.discipline is Discipline.PACED and before is not None and before.discipline is Discipline.PACED
+    if scenario.experiment.meanwhile == "old" and paced and before is not None:
         old[:] = before.steps[flows["source"], flows["destination"]]
     # A sender that starts late starts when it would, or when its rates are there.
     waiting = np.maximum(0, rates_ns - start_offsets(scenario).astype(np.int64))[flows["source"]]
@@ -185,7 +222,6 @@ def _delay_rates(scenario: Scenario, plan: Plan, before: Plan | None, flows: NDA
 def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     """Writes what testbed.stage.tasks.collective reads into ``work``."""
     experiment, parameters = scenario.experiment, scenario.parameters
-    hosts = len(scenario.wiring.hosts)
     if run.cc.endswith(".py"):
         (work / USER_CONTROL).write_bytes(Path(run.cc).read_bytes())
     byte_ns = [fixed_byte_ns(speed / _NS, scenario.dilation) for speed in scenario.speeds_bps]
@@ -199,26 +235,25 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
 
     phases: list[dict[str, Any]] = []
     packets = 0
-    discipline = Discipline.ROUND_ROBIN
+    disciplines: set[Discipline] = set()
     before: Plan | None = None
     paced_by_dpus = dpu_model.of_dpus(scenario, run)
-    for number, demand in enumerate(scenario.demands):
-        if paced_by_dpus:
-            plan = dpu_model.plan(demand, scenario)
-        else:
-            plan = make_plan(run.schedule, demand, scenario.speeds_bps)
-        discipline = plan.discipline
+    for number, phase in enumerate(phases_of(scenario, run)):
+        demand, plan = phase.demand, phase.plan
+        disciplines.add(plan.discipline)
+        waited_ns = experiment.control_delay_ns if phase.first else Fraction(0)
         flows = flow_table(scenario, demand, plan)
-        rates_ns = _delay_rates(scenario, plan, before, flows)
+        (work / f"stages-{number}.bin").write_bytes(stage_table(scenario, demand, plan, waited_ns).tobytes())
+        rates_ns = _delay_rates(scenario, plan, before, flows) if phase.first else 0
         sends = b""
         if paced_by_dpus:
             old = before if rates_ns else None
             rates_ns = delay_ns(experiment.control_delay_ns, scenario.dilation)
             sends = dpu_model.mailbox(scenario, run, plan, old, rates_ns)
         (work / f"mailbox-{number}.bin").write_bytes(sends)
-        before = plan
+        before = before if phase.inner else plan
         (work / f"flows-{number}.bin").write_bytes(flows.tobytes())
-        (work / f"rates-{number}.bin").write_bytes(plan.steps.astype("<u4").tobytes())
+        (work / f"rates-{number}.bin").write_bytes(scenario.on_ports(plan.steps).astype("<u4").tobytes())
         (work / f"start-{number}.bin").write_bytes(start_offsets(scenario).astype("<u8").tobytes())
         bound_ns = int(demand.bottleneck(scenario.speeds_bps).time_s * scenario.dilation * _NS)
         sent = int(flows["packets"].sum())
@@ -228,14 +263,21 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
             {
                 "period_ns": period_ns,
                 "lead_ns": period_ns // _LEAD + _LEAD_ODD_NS,
-                "limit_ns": MOST_BOUNDS * bound_ns + _allowance_ns(scenario),
+                "limit_ns": MOST_BOUNDS * bound_ns + _allowance_ns(scenario) + _stages_ns(scenario, plan),
                 "rates_ns": rates_ns,
+                "discipline": int(plan.discipline),
+                "barrier": plan.discipline is Discipline.STAGED and plan.mode is Stages.BARRIER,
+                "stages": plan.stage_count,
+                "stages_bytes": plan.length_bytes,
+                "inner": phase.inner,
                 "bucket_ns": max(1, -(-bound_ns // 500)),
             }
         )
     job = {
         "network": {
-            "hosts": hosts,
+            "hosts": scenario.hosts,
+            "gpus_per_server": experiment.gpus_per_server,
+            "server_link_gbps": str(experiment.server_link_gbps),
             "topology": experiment.topology,
             "shape": dict(scenario.shape),
             "link_gbps": str(experiment.link_gbps),
@@ -272,7 +314,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         "dilation": str(scenario.dilation),
         "path_salt": seed_word(experiment.seed, PATHS),
         "entropy_seed": seed_word(experiment.seed, ENTROPY),
-        "discipline": int(discipline),
+        "barrier_ns": delay_ns(parameters.barrier_ns, scenario.dilation),
         "balancing": int(Balancing[experiment.lb.upper()]),
         "sockets": min(MAX_SOCKETS, 1 + (packets + background_packets) * _SKB_BYTES // _SOCKET_BYTES),
         "slot_ns": max(1, int(experiment.mtu_bytes * fastest_byte_ns)),
@@ -289,11 +331,13 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     (work / "job.json").write_text(json.dumps(job))
     if scenario.bmv2:
         (work / VISIBLE).write_text(f"{scenario.bmv2.prefix}\n")
-    memory_mib = experiment.memory_mib or _memory_mib(scenario, run, discipline, packets, background_packets)
+    memory_mib = experiment.memory_mib or _memory_mib(scenario, run, disciplines, packets, background_packets)
     return Job(run, memory_mib, packets)
 
 
-def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: int, background_packets: int) -> int:
+def _memory_mib(
+    scenario: Scenario, run: Run, disciplines: set[Discipline], packets: int, background_packets: int
+) -> int:
     """An estimate of what the virtual machine needs at most; what it does not touch costs nothing."""
     hosts, ports = len(scenario.wiring.hosts), scenario.wiring.ports
     queue_bytes = scenario.parameters.queue_bytes
@@ -301,7 +345,7 @@ def _memory_mib(scenario: Scenario, run: Run, discipline: Discipline, packets: i
         in_flight = sum(
             1 + int((queue_bytes + port.ns * port.gbps / 8) / scenario.experiment.mtu_bytes) for port in ports
         )
-    elif discipline is Discipline.ROUND_ROBIN or background_packets:  # R leaves no room for a background
+    elif disciplines - {Discipline.PACED} or background_packets:  # R leaves no room for a background
         in_flight = packets + background_packets
     else:
         in_flight = hosts * 4096
@@ -376,6 +420,16 @@ def _allowance_ns(scenario: Scenario) -> int:
         + background_ns
     )
     return int(waiting_ns * scenario.dilation)
+
+
+def _stages_ns(scenario: Scenario, plan: Plan) -> int:
+    """What stages may take beyond a multiple of the bound: their own length, and the way and the barrier of each."""
+    if plan.discipline is not Discipline.STAGED:
+        return 0
+    parameters = scenario.parameters
+    length_ns = sum(durations_s(plan, scenario.speeds_bps), Fraction(0)) * _NS
+    pause_ns = parameters.rtt_ns + parameters.barrier_ns + scenario.experiment.start_jitter_ns
+    return int((MOST_BOUNDS * length_ns + MOST_BOUNDS * plan.stage_count * pause_ns) * scenario.dilation)
 
 
 def _period_ns(scenario: Scenario, bound_ns: int, packets: int) -> int:

@@ -49,6 +49,8 @@ class Parameters:
     """Having heard nothing for so long, a sender sends a packet again."""
     tail_probe_ns: int
     """The same where it has no new data left."""
+    barrier_ns: Fraction
+    """From when all of a stage has come until all senders know."""
 
 
 def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> Parameters:
@@ -75,6 +77,7 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
         raise InputError(f"ecn_kmin_bytes is {kmin}, above ecn_kmax_bytes, {kmax}: give both, kmax the larger")
     factor = 1 if experiment.trimming else _QUEUES_WITHOUT_TRIMMING
     queue_bytes = bytes_of(experiment.queue_bytes, factor * bdp_packets * mtu)
+    barrier = experiment.barrier_ns
     deepest_ns = math.ceil((queue_bytes or largest_load_bytes) * slowest_byte_ns)
     return Parameters(
         rtt_ns=rtt_ns,
@@ -89,4 +92,6 @@ def derive(experiment: Experiment, wiring: Wiring, largest_load_bytes: int) -> P
         reorder_ns=math.ceil(rtt_ns) + (0 if queue_bytes else deepest_ns),
         probe_ns=math.ceil(_PROBE_RTTS * rtt_ns) + (0 if queue_bytes else deepest_ns),
         tail_probe_ns=math.ceil(_TAIL_PROBE_RTTS * rtt_ns) + (0 if queue_bytes else deepest_ns),
+        # News that all has come goes the way that data came.
+        barrier_ns=rtt_ns / 2 if isinstance(barrier, str) else barrier,
     )

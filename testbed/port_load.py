@@ -33,9 +33,9 @@ def even_shares(wiring: Wiring, wire_bytes: NDArray[Any]) -> dict[int, Fraction]
         while waiting:  # all that is so many links away moves on one; a way that is shorter passes here again
             moved: dict[int, Fraction] = {}
             for switch, amount in waiting.items():
-                ways = wiring.routes[switch, representative].ports
                 if not amount or switch == target:
                     continue
+                ways = wiring.routes[switch, representative].ports
                 for way in ways:
                     shares[way] = shares.get(way, Fraction(0)) + amount / len(ways)
                     after = switch_of[wiring.ports[way].peer_node]

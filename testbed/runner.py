@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from controller import __version__
 from controller.errors import CannotRunError, InputError
+from controller.formats import files_of
 from testbed.experiment import Run, to_toml
 from testbed.job import LOGS, USER_CONTROL, Job, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
@@ -138,15 +139,18 @@ def _keep_logs(found: Path, folder: Path) -> None:
 def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any]:
     """The experiment's keys as they were run."""
     version, key = _kernel_of(scenario) if ran else (None, None)
-    phases = scenario.experiment.demand
+    phases = [given.phase for given in scenario.inputs]
+    hashes = {file: _sha256_of_all(file) for file in {phase.file for phase in phases}}
     parameters = scenario.parameters
     return {
         "run": run.name,
         **scenario.experiment.keys(),
-        "hosts": len(scenario.wiring.hosts),
+        "hosts": scenario.hosts,
         **scenario.shape,
         "dilation": _plain_number(float(scenario.dilation)),
         "schedule": run.schedule,
+        "schedule_options": list(run.options),
+        "schedule_sha256": _sha256(Path(run.schedule)) if run.schedule.endswith(".py") else None,
         "cc": run.cc,
         "queue_bytes": parameters.queue_bytes,
         "ecn_kmin_bytes": parameters.ecn_kmin_bytes,
@@ -163,10 +167,10 @@ def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any
             for each in scenario.experiment.background
         ],
         "demand": [str(phase.file.resolve()) for phase in phases],
-        "demand_sha256": [_sha256(phase.file) for phase in phases],
-        "unit": [phase.unit for phase in phases],
+        "demand_sha256": [hashes[phase.file] for phase in phases],
+        "unit": [given.unit for given in scenario.inputs],
         "token_bytes": [phase.token_bytes for phase in phases],
-        "phase_names": [phase.name for phase in phases],
+        "phase_names": [given.name for given in scenario.inputs],
         "notes": scenario.notes,
         "version": __version__,
         "python_version": platform.python_version(),
@@ -178,7 +182,7 @@ def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any
 
 def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
     """The figures of a run of an empty demand, which needs no machine."""
-    hosts = len(scenario.wiring.hosts)
+    hosts = scenario.hosts
     run = scenario.experiment.run_of(schedule)
     return {
         **identity(scenario, run, ran=False),
@@ -190,6 +194,18 @@ def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
 
 def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _sha256_of_all(path: Path) -> str:
+    """Of a file; of several, such as one a rank, of their hashes in order."""
+    hashes = []
+    for file in files_of(path):
+        with file.open("rb") as stream:
+            digest = hashlib.sha256()
+            while part := stream.read(1 << 20):
+                digest.update(part)
+        hashes.append(digest.hexdigest())
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
 def _plain_number(value: float) -> int | float:

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from controller.demand import Bottleneck, Demand, load_demand
+from controller.demand import MAX_HOSTS, Bottleneck, Demand, load_demands
 from controller.errors import CannotRunError, InputError
+from controller.schedule import has_barrier, moves_inside
 from testbed.engine import (
     RECEIVED_WORDS,
 )
-from testbed.experiment import Experiment
+from testbed.experiment import DemandPhase, Experiment
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_dilation, rounding
 from testbed.parameters import Parameters, derive
 from testbed.port_load import even_shares
 from testbed.stage.host.budget import real_time_dilation
-from testbed.topology import TOPOLOGIES, Wiring, named_links, smallest_fat_tree, wire
+from testbed.topology import TOPOLOGIES, Wiring, add_server_links, named_links, smallest_fat_tree, wire
 
 __all__ = [
     "PACKETS_A_WORD",
     "PERIOD_FABRIC_NS",
     "SHORTEST_LINK",
+    "Input",
     "Scenario",
     "choose_dilation",
     "ports_of_link",
@@ -37,12 +41,16 @@ __all__ = [
 _NS: Final = 10**9
 PERIOD_FABRIC_NS: Final = 1000
 SHORTEST_LINK: Final = 5
+SHORTEST_BARRIER_NS: Final = 1200
+"""A period of the engine and its lead, rounded up: a shorter barrier is over before the engine knows of it."""
 _LARGEST_CHOSEN_DILATION: Final = 2000
 _FALLBACK_BYTE_NS: Final = 4
 _NOTED_ROUNDING: Final = 1e-3
 _MOST_ROUNDING: Final = 1e-2
 _NOTED_SHORT: Final = 2e-2
 _MAX_PACKETS: Final = 2**31
+_MAX_PHASES: Final = 512
+_FEW_PHASES: Final = 3
 _MAX_BACKGROUND: Final = 2**15
 """Flows: see BACKGROUND_SPREAD in testbed/engine/background.h."""
 PACKETS_A_WORD: Final = 64
@@ -65,15 +73,28 @@ def choose_dilation(speeds_gbps: list[Fraction]) -> Fraction:
 
 
 @dataclass(frozen=True)
+class Input:
+    """One demand of a file."""
+
+    phase: DemandPhase
+    name: str
+    """As results call it: the phase's, and step and layer where the file has several."""
+    unit: str
+    """tokens, bytes or wire-bytes, as it was read."""
+
+
+@dataclass(frozen=True)
 class Scenario:
     """All that the runs of one experiment share."""
 
     experiment: Experiment
+    inputs: tuple[Input, ...]
+    """Where each demand came from."""
     demands: tuple[Demand, ...]
-    """One a phase."""
+    """One a phase: all of one file, then those of the next."""
     wiring: Wiring
     speeds_bps: tuple[Fraction, ...]
-    """Line rate of each host."""
+    """Line rate of each port of a host, as the wiring counts them."""
     dilation: Fraction
     shape: Mapping[str, int]
     """The key that decides the topology's size, as it was run: hosts_per_leaf, or fat_tree_k."""
@@ -81,6 +102,16 @@ class Scenario:
     bmv2: installation.Installation | None = None
     """What the switches are, unless they are the kernel's."""
     bmv2_version: str | None = None
+
+    @property
+    def hosts(self) -> int:
+        """N. With links inside servers the wiring has 2 N: host i's port inside its server is number N + i."""
+        return self.demands[0].hosts if self.demands else self.experiment.hosts
+
+    def on_ports(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """A matrix of N hosts as one of all that the wiring has."""
+        more = len(self.wiring.hosts) - len(matrix)
+        return np.pad(matrix, (0, more))
 
     @property
     def links(self) -> str:
@@ -102,6 +133,18 @@ class Scenario:
                 f"a host's link of {float(shortest_ns):g} ns is too short for the engine to know of ACKs in time: they take "
                 f"effect up to {PERIOD_FABRIC_NS / 1000:g} us late"
             )
+        waits = any(has_barrier(run.plan, self.experiment.stages) for run in self.experiment.runs)
+        if waits and self.parameters.barrier_ns < SHORTEST_BARRIER_NS:
+            notes.append(
+                f"a barrier of {float(self.parameters.barrier_ns):g} ns is shorter than the engine needs to learn that a stage is "
+                f"over: stages begin up to {PERIOD_FABRIC_NS / 1000:g} us late"
+            )
+        if not self.experiment.server_link_gbps and self.experiment.gpus_per_server > 1:
+            moving = [run.name for run in self.experiment.runs if moves_inside(run.schedule)]
+            if moving:
+                notes.append(
+                    f"{', '.join(moving)}: what servers move inside takes no time: give server_link_gbps to have it sent"
+                )
         notes += self._bmv2_notes() if self.bmv2 else []
         for demand in self.demands:
             bound_s = demand.bottleneck(self.speeds_bps).time_s
@@ -138,7 +181,7 @@ class Scenario:
 
     def _uplink_times(self, demand: Demand) -> Iterator[tuple[Fraction, str]]:
         """(time for an even share of what crosses it, name) of every port between switches."""
-        for index, share_bytes in even_shares(self.wiring, demand.wire_bytes).items():
+        for index, share_bytes in even_shares(self.wiring, self.on_ports(demand.wire_bytes)).items():
             port = self.wiring.ports[index]
             yield 8 * share_bytes / (port.gbps * _NS), f"{port.node}-{port.peer_node}"
 
@@ -153,6 +196,15 @@ class Scenario:
         return [f"{bottleneck.side} {self.wiring.hosts[bottleneck.host]}" for bottleneck in self.bottlenecks]
 
     @property
+    def bottleneck_text(self) -> str:
+        """All of a few phases, in order; of many, which it is most often."""
+        names = self.bottleneck_names
+        if len(names) <= _FEW_PHASES:
+            return ", ".join(names)
+        name, times = Counter(names).most_common(1)[0]
+        return f"{name} in {times} of {len(names)} phases"
+
+    @property
     def bottlenecks(self) -> list[Bottleneck]:
         """One a phase."""
         return [demand.bottleneck(self.speeds_bps) for demand in self.demands]
@@ -165,26 +217,18 @@ class Scenario:
 
 def prepare(experiment: Experiment) -> Scenario:
     """Reads the matrices and lays out the network. Raises InputError for what does not fit together."""
-    demands = tuple(
-        load_demand(
-            phase.file,
-            unit=phase.unit,
-            token_bytes=phase.token_bytes,
-            mtu_bytes=experiment.mtu_bytes,
-            hosts_per_server=experiment.gpus_per_server,
-        )
-        for phase in experiment.demand
-    )
+    inputs, demands = _read_demands(experiment)
     hosts = demands[0].hosts if demands else experiment.hosts
-    for phase, demand in zip(experiment.demand, demands, strict=True):
+    for given, demand in zip(inputs, demands, strict=True):
+        file = given.phase.file
         if demand.hosts != hosts:
-            raise InputError(f"{phase.file} has {demand.hosts} hosts, {experiment.demand[0].file} has {hosts}")
+            raise InputError(f"{file} has {demand.hosts} hosts, {experiment.demand[0].file} has {hosts}")
         packets = int((-(-demand.wire_bytes // experiment.mtu_bytes)).sum())
         if packets >= _MAX_PACKETS:
-            raise InputError(f"{phase.file} makes {packets} packets, more than {_MAX_PACKETS}: give smaller amounts")
+            raise InputError(f"{file} makes {packets} packets, more than {_MAX_PACKETS}: give smaller amounts")
         flows = np.count_nonzero(demand.wire_bytes)
         if packets // PACKETS_A_WORD + flows >= RECEIVED_WORDS:
-            raise InputError(f"{phase.file} makes {packets} packets, more than receivers keep account of: give less")
+            raise InputError(f"{file} makes {packets} packets, more than receivers keep account of: give less")
     if isinstance(experiment.queue_bytes, int) and 0 < experiment.queue_bytes < experiment.mtu_bytes:
         raise InputError(
             f"queue_bytes is {experiment.queue_bytes}: no packet of {experiment.mtu_bytes} B fits; give more, or 0"
@@ -192,16 +236,22 @@ def prepare(experiment: Experiment) -> Scenario:
     if experiment.hosts not in (0, hosts):
         raise InputError(f"hosts is {experiment.hosts}, but {experiment.demand[0].file} has {hosts}: leave hosts out")
     shape = _shape(experiment, hosts)
-    wiring = wire(
-        TOPOLOGIES[experiment.topology](
-            hosts,
-            **shape,
-            link_gbps=experiment.link_gbps,
-            link_ns=experiment.link_ns,
-            link_gbps_of=experiment.link_gbps_of,
-            link_ns_of=experiment.link_ns_of,
-        )
+    topo = TOPOLOGIES[experiment.topology](
+        hosts,
+        **shape,
+        link_gbps=experiment.link_gbps,
+        link_ns=experiment.link_ns,
+        link_gbps_of=experiment.link_gbps_of,
+        link_ns_of=experiment.link_ns_of,
     )
+    if experiment.server_link_gbps:
+        if 2 * hosts > MAX_HOSTS:
+            raise InputError(
+                f"server_link_gbps: {hosts} hosts with two ports each are too many: at most {MAX_HOSTS // 2}"
+            )
+        server_gbps = experiment.server_link_gbps
+        add_server_links(topo, hosts, experiment.gpus_per_server, server_gbps, experiment.link_ns)
+    wiring = wire(topo)
     _check_background(experiment, wiring)
     bmv2 = _installed_bmv2() if experiment.fabric == "bmv2" else None
     fastest = max(port.gbps for port in wiring.ports)
@@ -230,13 +280,14 @@ def prepare(experiment: Experiment) -> Scenario:
                     f"{port.node} to {port.peer_node}: {what} {float(time_ns):g} ns of kernel time at dilation "
                     f"{float(dilation):g}, which must be below {limit}: give a smaller dilation, or a smaller range of links"
                 )
-    speeds = tuple(wiring.ports[host].gbps * _NS for host in range(hosts))
+    speeds = tuple(wiring.ports[host].gbps * _NS for host in range(len(wiring.hosts)))
     for failure in experiment.link_failure:
         ports_of_link(wiring, failure.link)
     largest = max((demand.max_port_bytes for demand in demands), default=experiment.mtu_bytes)
     parameters = derive(experiment, wiring, largest)
     return Scenario(
         experiment,
+        inputs,
         demands,
         wiring,
         speeds,
@@ -246,6 +297,33 @@ def prepare(experiment: Experiment) -> Scenario:
         bmv2,
         bmv2.version() if bmv2 else None,
     )
+
+
+def _read_demands(experiment: Experiment) -> tuple[tuple[Input, ...], tuple[Demand, ...]]:
+    """Each demand of each file, a phase each, in the order in which they run."""
+    inputs: list[Input] = []
+    demands: list[Demand] = []
+    for phase in experiment.demand:
+        sequence = load_demands(
+            phase.file,
+            unit=phase.unit,
+            token_bytes=phase.token_bytes,
+            mtu_bytes=experiment.mtu_bytes,
+            hosts_per_server=experiment.gpus_per_server,
+            reading=phase.reading,
+            direction=phase.direction,
+            combine_token_bytes=phase.combine_token_bytes,
+        )
+        if len(demands) + len(sequence) > _MAX_PHASES:
+            raise InputError(
+                f"{phase.file} holds {len(sequence)} demands, each a phase of a run, of which {_MAX_PHASES} are supported: "
+                "choose with steps and layers"
+            )
+        demands += sequence.read()
+        for index in range(len(sequence)):
+            place = str(sequence.place(index)) if len(sequence) > 1 else ""
+            inputs.append(Input(phase, f"{phase.name}: {place}" if place else phase.name, sequence.unit))
+    return tuple(inputs), tuple(demands)
 
 
 def _shape(experiment: Experiment, hosts: int) -> dict[str, int]:

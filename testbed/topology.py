@@ -23,6 +23,7 @@ __all__ = [
     "fat_tree",
     "leaf_spine",
     "named_links",
+    "add_server_links",
     "smallest_fat_tree",
     "wire",
 ]
@@ -110,6 +111,19 @@ def fat_tree(
 
 TOPOLOGIES: Final[dict[str, Callable[..., Topo]]] = {"leaf-spine": leaf_spine, "fat-tree": fat_tree}
 """By the name that an experiment's key ``topology`` gives; the key that decides its size is an argument."""
+
+
+def add_server_links(topo: Topo, hosts: int, gpus_per_server: int, gbps: Fraction, ns: Fraction) -> None:
+    """Adds what is inside servers: a second port of each host, n1 to nN, to the switch server1.. of its server.
+
+    As far as routes go, that is a network of its own: nothing leads from it to the hosts' other ports.
+    """
+    for host in range(hosts):
+        server = f"server{host // gpus_per_server + 1}"
+        if not host % gpus_per_server:
+            topo.addSwitch(server)
+        topo.addHost(f"n{host + 1}")
+        topo.addLink(f"n{host + 1}", server, gbps=gbps, ns=ns)
 
 
 def _empty() -> Topo:
@@ -215,7 +229,12 @@ class Wiring:
         first_of: dict[str, int] = {}
         for host in range(len(self.hosts)):
             first_of.setdefault(self.ports[host].peer_node, host)
-        apart = [len(self.path(a, b)) for a in first_of.values() for b in first_of.values() if a != b]
+        apart = [
+            len(self.path(a, b))
+            for at, a in first_of.items()
+            for b in first_of.values()
+            if a != b and (self._switch_of[at], b) in self.routes
+        ]
         return max(apart, default=2)
 
 

@@ -39,6 +39,11 @@ dilation); every size is in bytes. Nothing is acknowledged or sent again. The ru
   when it leaves its pacer. So does one of a paced flow; in round robin one comes when the port is free. First come, first
   served. Their PSNs follow each other, from 2**31 on; for its entropy values a flow's number + 2**15 stands for the
   destination.
+* Discipline "deficit": in a turn a flow's deficit grows by its quantum, and the flow sends as long as its next packet is not
+  larger than the deficit, which falls by it. All flows of a host take turns in order until they have nothing left.
+* Stages. Each names a flow, how many of its packets it sends, when it may begin at the earliest, and a number. A host goes
+  through its own in order, one packet after the other, with no regard to the other hosts; with a barrier it begins none before
+  all packets of all stages of lower numbers have arrived, and the barrier's time has passed.
 * Failures (port, down, up). A packet whose service overlaps the interval (departure - wire_ns < up and departure >
   down) is lost after it has taken its time, its place in k and its mark. It is one port, so one direction, of a link.
 """
@@ -58,7 +63,7 @@ from typing import Literal
 
 from tests.oracle_queue import HEADER_BYTES, ChargedQueue, ExactQueue, Hop, Packet
 
-Discipline = Literal["rr", "rate"]
+Discipline = Literal["rr", "rate", "deficit", "stages"]
 Spraying = Literal["ops", "ecmp", "ar"]
 Priority = Literal["charged", "exact"]
 # (time in ns, False, input port, packet) is an arrival; (time in ns, True, output port, None): the port may be free
@@ -104,6 +109,18 @@ class Flow:
     packets: int
     last_bytes: int
     steps: int = 0
+    quantum_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """So many packets of a flow, in the order of `number`; earliest_ns is counted from 0 (ns)."""
+
+    source: int
+    destination: int
+    packets: int
+    number: int
+    earliest_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +255,38 @@ def _sent(flows: Sequence[Flow], nic: Port, start: int, mtu: int, discipline: Di
         ranked = list(enumerate(flows))
         return [(start + flow.ready_ns, index, k) for k in rounds for index, flow in ranked if k < flow.packets]
     order: list[tuple[int, int, int]] = []
+    if discipline == "deficit":
+        turns = deque((index, 0, 0) for index in range(len(flows)))
+        while turns:
+            index, psn, deficit = turns.popleft()
+            flow = flows[index]
+            deficit += flow.quantum_bytes
+            while psn < flow.packets and _size(flow, psn, mtu) <= deficit:
+                deficit -= _size(flow, psn, mtu)
+                order.append((start + flow.ready_ns, index, psn))
+                psn += 1
+            if psn < flow.packets:
+                turns.append((index, psn, deficit))
+        return order
     for index, flow in enumerate(flows):
         times = pacer_departures(flow, nic, start + flow.ready_ns, mtu)
         order.extend((time, index, psn) for psn, time in enumerate(times))
     return sorted(order)
+
+
+def _staged(flows: Sequence[Flow], stages: Sequence[Stage], start: int, numbers: range) -> list[tuple[int, int, int]]:
+    """The same of one host for the stages of these numbers, of which flows and stages are its own."""
+    place = {flow.destination: index for index, flow in enumerate(flows)}
+    sent = [0] * len(flows)
+    order: list[tuple[int, int, int]] = []
+    clock = start
+    for stage in sorted(stages, key=attrgetter("number")):
+        index = place[stage.destination]
+        first, sent[index] = sent[index], sent[index] + stage.packets
+        if stage.number in numbers:
+            clock = max(clock, stage.earliest_ns)
+            order.extend((clock, index, psn) for psn in range(first, first + stage.packets))
+    return order
 
 
 def _sent_with(
@@ -304,13 +349,17 @@ def _check(network: Network, flows: Sequence[Flow], mtu_bytes: int, discipline: 
     """Refuse flows that the model has no defined answer for."""
     if len({(flow.source, flow.destination) for flow in flows}) != len(flows):
         raise ValueError("two flows of one pair")
-    if discipline == "rr" and len({(flow.source, flow.ready_ns) for flow in flows}) > len({f.source for f in flows}):
+    if discipline in ("rr", "deficit") and len({(flow.source, flow.ready_ns) for flow in flows}) > len(
+        {f.source for f in flows}
+    ):
         raise ValueError("round robin needs the flows of a host to be ready all at once")
     for flow in flows:
         if not {flow.source, flow.destination} <= set(range(network.hosts)) or flow.source == flow.destination:
             raise ValueError(f"not a pair of hosts: {flow}")
         if flow.packets < 1 or flow.ready_ns < 0 or flow.steps < 0:
             raise ValueError(f"bad flow: {flow}")
+    if discipline == "deficit" and any(flow.quantum_bytes < 1 for flow in flows):
+        raise ValueError("deficit round robin needs a quantum for each flow")
     smallest = min([mtu_bytes, *(flow.last_bytes for flow in flows)])
     if any(port.packet_ns(smallest) < 1 for port in network.ports):
         raise ValueError(f"a packet of {smallest} bytes takes no time on some port")
@@ -336,17 +385,25 @@ def simulate(
     failures: Sequence[tuple[int, int, int]] = (),
     occupancy_bytes: int = 0,
     background: Sequence[Flow] = (),
+    stages: Sequence[Stage] = (),
+    barrier_ns: int | None = None,
 ) -> Result:
     """Predict arrivals and queues; host h starts at start_ns[h] (ns), and its flows take turns in the order given.
 
-    ready_ns of a background flow is counted from 0.
+    ready_ns of a background flow is counted from 0. stages are for the discipline "stages", which has no background;
+    barrier_ns is None without barriers.
     """
     if (
-        discipline not in ("rr", "rate")
+        discipline not in ("rr", "rate", "deficit", "stages")
         or spraying not in ("ops", "ecmp", "ar")
         or priority not in ("charged", "exact")
     ):
         raise ValueError(f"unknown discipline, spraying or priority: {discipline}, {spraying}, {priority}")
+    planned: dict[tuple[int, int], int] = {}
+    for stage in stages:
+        planned[stage.source, stage.destination] = planned.get((stage.source, stage.destination), 0) + stage.packets
+    if discipline == "stages" and (background or planned != {(f.source, f.destination): f.packets for f in flows}):
+        raise ValueError("the stages are not those of the flows, or there is a background")
     if len(start_ns) != network.hosts or min(start_ns) < 0:
         raise ValueError("every host needs a start that is not negative")
     _check(network, flows, mtu_bytes, discipline)
@@ -408,51 +465,59 @@ def simulate(
         way = ways[min(map(rank, range(len(ways))))[2]]
         return packet._replace(path=path_from(network, way, source, destination, value, path_salt))
 
-    # A NIC has no input but its host, so that all of its packets can be served before the fabric runs.
-    pacer_ties = 0
-    for host in range(hosts):
-        mine = [flow for flow in flows if flow.source == host]
-        order = _sent(mine, ports[host], start_ns[host], mtu_bytes, discipline)
-        numbers = [number for number, flow in enumerate(background) if flow.source == host]
-        if numbers:
-            theirs = [background[number] for number in numbers]
-            order = _sent_with(order, mine, theirs, ports[host], mtu_bytes, discipline)
-        if discipline == "rate":
-            pacer_ties += sum(a[0] == b[0] and a[1] != b[1] for a, b in pairwise(order))
-        for time, index, psn in order:
-            if index >= len(mine):
-                number = numbers[index - len(mine)]
-                flow = background[number]
-                value = entropy_value(host, _BACKGROUND_SPREAD + number, psn, seed, spraying)
-                path = route(host, flow.destination, value)
-                name = _BACKGROUND_PSN + sum(other.packets for other in background[:number]) + psn
-                queues[host].arrive(time, Packet(True, host, flow.destination, name, _size(flow, psn, mtu_bytes), path))
-                continue
-            flow = mine[index]
-            value = entropy_value(host, flow.destination, psn, seed, spraying)
-            path = route(host, flow.destination, value)
-            packet = Packet(True, host, flow.destination, psn, _size(flow, psn, mtu_bytes), path)
-            queues[host].arrive(time, packet)
-
+    # A NIC has no input but its host, so that all of its packets can be served before the fabric runs: all up to a barrier.
+    pacer_ties = port_ties = 0
     newest = [-1] * len(ports)  # time of the newest arrival at each output port (ns)
     adapted: dict[str, int] = {}  # the same at each switch
-    port_ties = 0
-    while events:
-        now, _, place, arriving = heappop(events)
-        if arriving is None:
-            serving = queues[place]
-            assert isinstance(serving, ExactQueue)
-            serving.start(now)
-            continue
-        if spraying == "ar":
-            node = ports[place].node
-            arriving = adapt(now, node, arriving)
-            port_ties += adapted.get(node) == now
-            adapted[node] = now
-        output = arriving.path[0]
-        port_ties += newest[output] == now
-        newest[output] = now
-        queues[output].arrive(now, arriving)
+    count = 1 + max((stage.number for stage in stages), default=0)
+    waves = [range(count)] if barrier_ns is None else [range(number, number + 1) for number in range(count)]
+    begin = 0
+    for numbers in waves:
+        for host in range(hosts):
+            mine = [flow for flow in flows if flow.source == host]
+            if discipline == "stages":
+                own = [stage for stage in stages if stage.source == host]
+                order = _staged(mine, own, max(start_ns[host], begin), numbers)
+            else:
+                order = _sent(mine, ports[host], start_ns[host], mtu_bytes, discipline)
+            others = [number for number, flow in enumerate(background) if flow.source == host]
+            if others:
+                theirs = [background[number] for number in others]
+                order = _sent_with(order, mine, theirs, ports[host], mtu_bytes, discipline)
+            if discipline == "rate":
+                pacer_ties += sum(a[0] == b[0] and a[1] != b[1] for a, b in pairwise(order))
+            for time, index, psn in order:
+                if index >= len(mine):
+                    number = others[index - len(mine)]
+                    flow = background[number]
+                    value = entropy_value(host, _BACKGROUND_SPREAD + number, psn, seed, spraying)
+                    path = route(host, flow.destination, value)
+                    name = _BACKGROUND_PSN + sum(other.packets for other in background[:number]) + psn
+                    size = _size(flow, psn, mtu_bytes)
+                    queues[host].arrive(time, Packet(True, host, flow.destination, name, size, path))
+                    continue
+                flow = mine[index]
+                value = entropy_value(host, flow.destination, psn, seed, spraying)
+                path = route(host, flow.destination, value)
+                packet = Packet(True, host, flow.destination, psn, _size(flow, psn, mtu_bytes), path)
+                queues[host].arrive(time, packet)
+        while events:
+            now, _, place, arriving = heappop(events)
+            if arriving is None:
+                serving = queues[place]
+                assert isinstance(serving, ExactQueue)
+                serving.start(now)
+                continue
+            if spraying == "ar":
+                node = ports[place].node
+                arriving = adapt(now, node, arriving)
+                port_ties += adapted.get(node) == now
+                adapted[node] = now
+            output = arriving.path[0]
+            port_ties += newest[output] == now
+            newest[output] = now
+            queues[output].arrive(now, arriving)
+        begin = max(arrivals.values(), default=0) + (barrier_ns or 0)
 
     hops = [queue.hops for queue in queues]
     judged = [bool(kmax_bytes) and index >= hosts for index in range(len(ports))]

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from controller.cli.load_doca import add_doca_arguments, run_doca
-from controller.cli.options import add_demand_options, check_demand_options, whole_number
-from controller.demand import load_demand
+from controller.cli.load_doca import add_doca_arguments, refuse_doca_arguments, run_doca
+from controller.cli.options import add_demand_options, check_demand_options, demands_of, whole_number
 from controller.errors import InputError
 from controller.nic.ebpf import Address, EbpfNic, line_rate_bps
 from controller.nic.rate_table import RATE_ONE
-from controller.schedule import rate
+from controller.rates import compute_rates
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,15 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Loads the pacer if it is not there, then writes peers and rates."""
     check_demand_options(arguments)
-    demand = load_demand(
-        arguments.file,
-        unit=arguments.unit,
-        token_bytes=arguments.token_bytes,
-        mtu_bytes=arguments.mtu_bytes,
-        hosts_per_server=arguments.gpus_per_server,
-    )
+    sequence = demands_of(arguments)
+    if len(sequence) != 1:
+        raise InputError(f"{arguments.file} holds {len(sequence)} demands: choose one with --steps and --layers")
+    for note in sequence.trace.notes:
+        print(f"note: {note}", file=sys.stderr)
+    (demand,) = sequence.read()
     if arguments.nic == "doca":
         return run_doca(arguments, demand)
+    refuse_doca_arguments(arguments)
     if arguments.peers is None:
         raise InputError('--nic ebpf needs --peers: a TOML file with lines such as 0 = "10.0.0.1"')
     if arguments.rank >= demand.hosts:
@@ -63,12 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         line_rate = line_rate_bps(arguments.dev)
     else:
         line_rate = Fraction(str(arguments.link_gbps)) * 10**9
-    speeds = [line_rate] * demand.hosts
-    time_s = demand.bottleneck(speeds).time_s
-    steps = np.zeros(demand.hosts, dtype=np.uint32)
-    if time_s:
-        stretched_s = time_s / rate.slack(demand.hosts, speeds)
-        steps = rate.rate_steps(row[None, :], stretched_s, [line_rate])[0]
+    steps = compute_rates(demand, rank=arguments.rank)
     with EbpfNic.load(arguments.dev, line_rate) as nic:
         nic.write_peers({rank: address for rank, address in peers.items() if rank != arguments.rank})
         nic.write_rates(steps.astype("<u4").tobytes())

@@ -1,14 +1,20 @@
-"""What a schedule decides."""
+"""What a schedule decides, and what a schedule is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from fractions import Fraction
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Discipline", "Plan"]
+from controller.demand import HEADER_BYTES, MTU_BYTES, Demand
+
+__all__ = ["STAGE", "Discipline", "Plan", "Schedule", "Setting", "Stages", "check_plan", "durations_s", "staged"]
 
 
 class Discipline(IntEnum):
@@ -16,11 +22,176 @@ class Discipline(IntEnum):
 
     ROUND_ROBIN = 0
     PACED = 1
+    STAGED = 3
+    DEFICIT = 4
+
+
+class Stages(Enum):
+    """When a sender goes on to its next stage."""
+
+    BARRIER = "barrier"
+    """When all that was sent in the stages before it has come everywhere."""
+    CLOCK = "clock"
+    """At its planned time, or when it is through with the one before it, if that is later."""
+    FREE = "free"
+    """When it is through with the one before it."""
+
+
+STAGE: Final = np.dtype([("stage", "<i8"), ("source", "<i8"), ("destination", "<i8"), ("bytes", "<i8")])
+"""One transfer of a stage; stages count from 0. Wire bytes."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a schedule knows beside the demand."""
+
+    speeds_bps: tuple[Fraction, ...]
+    """Line rate of each host."""
+    mtu_bytes: int = MTU_BYTES
+    gpus_per_server: int = 1
+    options: tuple[str, ...] = ()
+    """What the experiment wrote behind the schedule's name; each is one of the schedule's own."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """``steps`` is N x N, uint32: the rate of flow (i, j) in steps of sender i's line rate; 0 is unpaced."""
+    """What the NICs are told.
+
+    ``steps`` is N x N, uint32: the rate of flow (i, j) in steps of sender i's line rate; 0 is unpaced.
+    """
 
     discipline: Discipline
     steps: NDArray[np.uint32]
+    stages: NDArray[np.void] = field(default_factory=lambda: np.zeros(0, dtype=STAGE))
+    """Array of STAGE, by stage and then by source."""
+    mode: Stages = Stages.BARRIER
+    quanta_bytes: NDArray[np.uint32] | None = None
+    """N x N: what a turn of flow (i, j) adds to its deficit."""
+    carries: Demand | None = None
+    """What the network is to carry, where that is not the demand itself: servers have moved some of it inside."""
+    inner: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    """N x N wire bytes moved inside the servers before and after that."""
+
+    @property
+    def stage_count(self) -> int:
+        """0 without stages."""
+        return int(self.stages["stage"].max()) + 1 if len(self.stages) else 0
+
+    @property
+    def stage_bytes(self) -> NDArray[np.int64]:
+        """The largest transfer of each stage."""
+        largest = np.zeros(self.stage_count, dtype=np.int64)
+        np.maximum.at(largest, self.stages["stage"], self.stages["bytes"])
+        return largest
+
+    @property
+    def length_bytes(self) -> int:
+        """What a port sends at line rate in the time that all stages take one after the other, without any pause."""
+        return int(self.stage_bytes.sum())
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One way to send a demand. A file of its own defines it as SCHEDULE."""
+
+    name: str
+    source: str
+    """The paper, with what we know of it where its text is not public."""
+    complexity: str
+    """Of planning, for N hosts."""
+    length: str
+    """Of the plan, as a multiple of the lower bound, which is flat (M, the largest load of a host's port) or of the server."""
+    plan: Callable[[Demand, Setting], Plan]
+    """Raises InputError for a demand that it cannot plan."""
+    options: tuple[str, ...] = ()
+    """What may stand behind its name: schedule = "NAME:OPTION". The first is what it does without."""
+    numeric: str = ""
+    """What a number means that stands there; empty: none may."""
+    staged: bool = True
+    """Whether it makes stages, so that barrier, clock and free may stand there too."""
+    exact: bool = False
+    """Whether its stages last M in whole packets, which is checked."""
+    by_server: bool = False
+    """Whether it plans for servers, and moves data inside them."""
+
+
+def staged(hosts: int, stages: Iterable[Iterable[tuple[int, int, int]]], carries: Demand | None = None) -> Plan:
+    """The plan of stages, each of them transfers (sender, receiver, wire bytes); transfers of 0 bytes are left out."""
+    rows = [
+        (number, source, destination, size)
+        for number, stage in enumerate(stages)
+        for source, destination, size in sorted(stage)
+        if size
+    ]
+    table = np.array(rows, dtype=STAGE)
+    _, table["stage"] = np.unique(table["stage"], return_inverse=True)  # a stage of nothing is none
+    return Plan(Discipline.STAGED, np.zeros((hosts, hosts), dtype=np.uint32), table, carries=carries)
+
+
+def check_plan(schedule: Schedule, plan: Plan, demand: Demand, setting: Setting) -> None:
+    """Raises ValueError where a plan does not do what its schedule says: a fault of the schedule, not of its input.
+
+    Stages must be matchings and send exactly the demand, in whole packets but for a flow's last; exact ones must
+    last as many packets as the largest sender or receiver has.
+    """
+    if not isinstance(plan, Plan):
+        raise ValueError(f"{schedule.name}: a {type(plan).__name__} is no Plan")
+    carried = plan.carries or demand
+    if plan.carries and _payload(plan.carries, setting.mtu_bytes) != _payload(demand, setting.mtu_bytes):
+        raise ValueError(f"{schedule.name}: its servers send another amount than the demand")
+    if plan.discipline is not Discipline.STAGED:
+        return
+    stages = plan.stages
+    if (np.diff(stages["stage"]) < 0).any():
+        raise ValueError(f"{schedule.name}: stages are not in order")
+    for side in ("source", "destination"):
+        if len(np.unique(stages["stage"] * demand.hosts + stages[side])) < len(stages):
+            raise ValueError(f"{schedule.name}: a stage is no matching: a {side} occurs in it twice")
+    sent = np.zeros_like(carried.wire_bytes)
+    np.add.at(sent, (stages["source"], stages["destination"]), stages["bytes"])
+    if not np.array_equal(sent, carried.wire_bytes):
+        raise ValueError(f"{schedule.name}: the stages send another amount than the demand")
+    if (stages["bytes"] <= 0).any():
+        raise ValueError(f"{schedule.name}: a transfer sends nothing")
+    if schedule.exact:
+        packets = -(-carried.wire_bytes // setting.mtu_bytes)
+        most = int(max(packets.sum(axis=0).max(), packets.sum(axis=1).max()))
+        if schedule.by_server:
+            most = server_packets(packets, setting.gpus_per_server)
+        length = int((-(-plan.stage_bytes // setting.mtu_bytes)).sum())
+        if length != most:
+            raise ValueError(f"{schedule.name}: its stages last {length} packets, the bound is {most}")
+
+
+def server_packets(packets: NDArray[np.int64], gpus_per_server: int) -> int:
+    """The bound of a server in packets of one of its GPUs: of each pair of servers the GPU that has the most counts."""
+    servers = len(packets) // gpus_per_server
+    most = packets.reshape(servers, gpus_per_server, servers, gpus_per_server).max(axis=(1, 3))
+    return int(max(most.sum(axis=0).max(), most.sum(axis=1).max()))
+
+
+def _payload(demand: Demand, mtu_bytes: int) -> int:
+    return int(payload_of(demand.wire_bytes, mtu_bytes).sum())
+
+
+def payload_of(wire_bytes: NDArray[np.int64], mtu_bytes: int) -> NDArray[np.int64]:
+    """Wire bytes without the headers of their packets."""
+    return wire_bytes - HEADER_BYTES * -(-wire_bytes // mtu_bytes)
+
+
+def durations_s(plan: Plan, speeds_bps: Sequence[Fraction]) -> list[Fraction]:
+    """How long each stage takes at the line rates of its pairs: the clock's times are their sums."""
+    rates = np.array([float(speed) for speed in speeds_bps])
+    pair = np.minimum(rates[plan.stages["source"]], rates[plan.stages["destination"]])
+    ends = np.searchsorted(plan.stages["stage"], np.arange(plan.stage_count + 1))
+    found = []
+    for first, last in pairwise(ends.tolist()):
+        slowest = first + int(np.argmax(plan.stages["bytes"][first:last] / pair[first:last]))
+        row = plan.stages[slowest]
+        found.append(8 * int(row["bytes"]) / min(speeds_bps[row["source"]], speeds_bps[row["destination"]]))
+    return found
+
+
+def with_mode(plan: Plan, mode: Stages) -> Plan:
+    """The same plan, gone through otherwise."""
+    return replace(plan, mode=mode)

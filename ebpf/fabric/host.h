@@ -343,6 +343,7 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 	receive->packets++;
 	receive->bytes += packet->wire_bytes;
 	record_head.delivered_packets++;
+	record_head.delivered_ns = now_ns;
 	record_head.delivered_bytes += packet->wire_bytes;
 	if (!acknowledging)
 		return TC_ACT_SHOT;

@@ -86,6 +86,7 @@ struct record_head {
 	__u64 came_packets; /* data at NICs, in whatever state and however often */
 	/* Of background flows, at their hosts; in no other count but came_packets. */
 	__u64 background_delivered, background_trimmed;
+	__u64 delivered_ns; /* when the latest of delivered_packets came */
 };
 
 /* An ACK or NACK, noted before it is at its host: at the latest where it enters the last link. In this time

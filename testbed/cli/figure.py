@@ -138,7 +138,7 @@ def _options(figure: Figure, arguments: argparse.Namespace, scratch: Path) -> Op
     chosen: dict[str, Any] = {**figure.defaults, **(figure.quick if arguments.quick else {})}
     mapping = experiment_mapping(arguments)
     demands = tuple(
-        {name: value for name, value in table.items() if name in ("file", "unit", "token_bytes")}
+        {name: value for name, value in table.items() if name not in ("name", "after")}
         for table in mapping.pop("demand", [])
     )
     instead = ("hosts", "s", "bytes") if demands and figure.number in (1, 4) else ()

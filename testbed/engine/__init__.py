@@ -18,6 +18,7 @@ __all__ = [
     "RECORD_FIELDS",
     "RECORD_CAPACITY",
     "RECEIVED_WORDS",
+    "STAGE_FIELDS",
     "Balancing",
     "ControlKind",
     "Controls",
@@ -44,9 +45,18 @@ FLOW_FIELDS: Final = [
     ("steps", "<u4"),
     ("word", "<u4"),
     ("before_steps", "<u4"),
-    ("reserved", "<u4"),
+    ("quantum_bytes", "<u4"),
 ]
 """NumPy layout of struct flow (transport.h). Sorted by source, then in round-robin order."""
+
+STAGE_FIELDS: Final = [
+    ("source", "<u4"),
+    ("destination", "<u4"),
+    ("packets", "<u4"),
+    ("number", "<u4"),
+    ("start_ns", "<u8"),
+]
+"""NumPy layout of struct stage (sender.h). Sorted by source, then by number. packets: of the flow, up to the stage's end."""
 
 BACKGROUND_FIELDS: Final = [
     ("source", "<u4"),
@@ -182,6 +192,11 @@ class EngineInput:
     """So long may a packet be where no record tells of it: a phase ends when nothing was heard of for so long."""
     freeze_ns: int
     """REPS: so long after a timeout a flow keeps to entropy values that it knows."""
+    stages: bytes = b""
+    """Array of STAGE_FIELDS, for the discipline STAGED."""
+    barrier: bool = False
+    """A stage begins when all of those before it have come, and barrier_ns later."""
+    barrier_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -301,6 +316,9 @@ def run(
         sockets=given.sockets,
         progress_fd=progress_fd,
         trace_fd=trace_fd,
+        stages=given.stages,
+        barrier=given.barrier,
+        barrier_ns=given.barrier_ns,
         events_fd=events_fd,
     )
     return result

@@ -44,5 +44,8 @@ def run(
     sockets: int,
     progress_fd: int,
     trace_fd: int,
+    stages: bytes,
+    barrier: bool,
+    barrier_ns: int,
     events_fd: int,
 ) -> EngineOutput: ...

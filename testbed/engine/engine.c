@@ -270,6 +270,27 @@ static int put_rates_in_force(struct engine *engine, uint64_t now_ns)
 	return 0;
 }
 
+/* The barrier: where all of a stage has come, the next one begins when everybody has heard of it. The engine
+ * learns of it a period late, which is in time if the news takes longer.
+ */
+static void pass_barriers(struct engine *engine, uint64_t begin_ns)
+{
+	uint64_t delivered = engine_head(engine)->delivered_packets - engine->delivered_before;
+	uint64_t heard_ns = engine_head(engine)->delivered_ns + engine->barrier_ns;
+	uint32_t before = engine->open_stages;
+
+	if (!engine->barrier)
+		return;
+	while (engine->open_stages < engine->stage_numbers &&
+	       delivered >= engine->stage_ends[engine->open_stages - 1])
+		engine->open_stages++;
+	if (engine->open_stages == before)
+		return;
+	for (uint32_t host = 0; host < engine->host_count; host++)
+		sender_open_stages(&engine->senders[host], engine->open_stages,
+				   heard_ns > begin_ns ? heard_ns : begin_ns);
+}
+
 static int send_until(struct engine *engine, uint64_t begin_ns, uint64_t horizon_ns)
 {
 	uint64_t rates_ns = engine->epoch_ns + engine->rates_ns;
@@ -544,6 +565,7 @@ int engine_drive(struct engine *engine)
 		sleep_until(wake_ns);
 		if (PyErr_CheckSignals()) /* such as that a switch has died */
 			return -1;
+		pass_barriers(engine, begin_ns);
 		if (read_feedback(engine) || send_until(engine, begin_ns, begin_ns + engine->period_ns) ||
 		    read_records(engine))
 			return -1;
@@ -569,6 +591,8 @@ static int allocate(struct engine *engine, size_t count, size_t background_count
 	engine->background_storage = calloc(background_count + 1, sizeof(*engine->background_storage));
 	engine->senders = calloc(engine->host_count, sizeof(*engine->senders));
 	engine->flow_storage = aligned_alloc(CACHE_LINE_BYTES, (count + 1) * sizeof(*engine->flow_storage));
+	engine->stage_storage =
+		calloc((size_t)engine->stages.len / sizeof(struct stage) + 1, sizeof(*engine->stage_storage));
 	engine->list_storage = calloc(count + 1, sizeof(*engine->list_storage));
 	engine->place_storage = calloc(count + 1, sizeof(*engine->place_storage));
 	engine->heap_storage = calloc(count + 1, sizeof(*engine->heap_storage));
@@ -583,13 +607,34 @@ static int allocate(struct engine *engine, size_t count, size_t background_count
 			return -1;
 	}
 	return engine->background_storage && engine->senders && engine->flow_storage &&
-			       engine->list_storage && engine->place_storage && engine->heap_storage &&
-			       engine->flow_of && engine->arriving && engine->pending
+			       engine->stage_storage && engine->list_storage && engine->place_storage &&
+			       engine->heap_storage && engine->flow_of && engine->arriving && engine->pending
 		       ? 0
 		       : -1;
 }
 
-static void prepare_flow(struct engine *engine, const struct flow *flow, size_t place, uint32_t of_host)
+/* Between two packets of a flow that has no pace of its own: those of the others of its host. In turns of
+ * bytes it is the mean over the packets of an ACK, as long as those may take.
+ */
+static uint64_t round_ns(const struct engine *engine, const struct flow *first, const struct flow *flow,
+			 uint32_t of_host)
+{
+	const uint64_t *byte_ns = engine->byte_ns.buf;
+	uint64_t bytes = 0, turns;
+
+	if (engine->discipline != DEFICIT)
+		return wire_time_ns(engine->mtu_bytes, byte_ns[flow->source]) * of_host;
+	for (uint32_t i = 0; i < of_host; i++)
+		bytes += first[i].quantum_bytes > engine->mtu_bytes ? first[i].quantum_bytes
+								    : engine->mtu_bytes;
+	/* So many turns may lie between the first of the packets of an ACK and the last. */
+	turns = (engine->transport.ack_packets * engine->mtu_bytes + flow->quantum_bytes - 1) /
+		flow->quantum_bytes;
+	bytes = bytes * (turns + 1) / engine->transport.ack_packets;
+	return (uint64_t)((double)bytes * (double)byte_ns[flow->source] / 4294967296.0);
+}
+
+static void prepare_flow(struct engine *engine, const struct flow *flow, size_t place, uint64_t pause_ns)
 {
 	const uint64_t *byte_ns = engine->byte_ns.buf, *start_ns = engine->start_ns.buf;
 	uint64_t wire_ns = wire_time_ns(engine->mtu_bytes, byte_ns[flow->source]);
@@ -611,8 +656,8 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 		.mtu_bytes = (uint16_t)engine->mtu_bytes,
 		.window_bytes = INT64_MAX / 2,
 		.first = engine->expected_packets,
-		/* Without a pace of its own a flow waits for the others of its host. */
-		.gap_ns = pace ? (uint64_t)((double)wire_ns * (double)RATE_ONE / pace) : wire_ns * of_host,
+		.gap_ns = pace ? (uint64_t)((double)wire_ns * (double)RATE_ONE / pace) : pause_ns,
+		.quantum_bytes = flow->quantum_bytes,
 	};
 	engine->expected_packets += flow->packets;
 }
@@ -645,6 +690,64 @@ static int prepare_background(struct engine *engine)
 		PyErr_SetString(PyExc_ValueError, "background flows must be sorted by source");
 		return -1;
 	}
+	return 0;
+}
+
+/* Gives each host its stages. 0, or -1 with an exception. */
+static int prepare_stages(struct engine *engine)
+{
+	const struct stage *given = engine->stages.buf;
+	uint32_t count = (uint32_t)((size_t)engine->stages.len / sizeof(*given)), first = 0;
+
+	if (engine->discipline != STAGED)
+		return 0;
+	for (uint32_t i = 0; i < count; i++)
+		if (given[i].number >= engine->stage_numbers)
+			engine->stage_numbers = given[i].number + 1;
+	engine->stage_ends = calloc(engine->stage_numbers + 1, sizeof(*engine->stage_ends));
+	if (!engine->stage_ends) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	for (uint32_t host = 0; host < engine->host_count; host++) {
+		struct sender *sender = &engine->senders[host];
+		uint32_t last = first;
+
+		for (; last < count && given[last].source == host; last++) {
+			const struct stage *stage = &given[last];
+			uint32_t place =
+				stage->destination < engine->host_count
+					? engine->flow_of[host * engine->host_count + stage->destination]
+					: 0;
+			const struct flow_state *flow = &engine->flow_storage[place];
+			uint32_t *before = &engine->place_storage[place]; /* nothing else uses it */
+
+			if (!engine->flow_count || flow->source != host ||
+			    flow->destination != stage->destination || stage->packets > flow->packets ||
+			    stage->packets <= *before) {
+				PyErr_SetString(PyExc_ValueError, "a stage does not fit its flow");
+				return -1;
+			}
+			engine->stage_storage[last] = (struct sender_stage){
+				.flow = (uint32_t)(flow - sender->flows),
+				.packets = stage->packets,
+				.number = stage->number,
+				.start_ns = engine->epoch_ns + stage->start_ns,
+			};
+			engine->stage_ends[stage->number] += stage->packets - *before;
+			*before = stage->packets;
+		}
+		sender_set_stages(sender, engine->stage_storage + first, last - first,
+				  engine->barrier ? 1 : UINT32_MAX);
+		first = last;
+	}
+	if (first != count) {
+		PyErr_SetString(PyExc_ValueError, "stages must be sorted by source");
+		return -1;
+	}
+	for (uint32_t number = 1; number < engine->stage_numbers; number++)
+		engine->stage_ends[number] += engine->stage_ends[number - 1];
+	engine->open_stages = 1;
 	return 0;
 }
 
@@ -682,7 +785,8 @@ int engine_prepare(struct engine *engine)
 		while (last < count && flows[last].source == host)
 			last++;
 		for (uint32_t i = first; i < last; i++) {
-			prepare_flow(engine, &flows[i], i, last - first);
+			prepare_flow(engine, &flows[i], i,
+				     round_ns(engine, &flows[first], &flows[i], last - first));
 			if (engine->controls.kind != CONTROL_NONE &&
 			    govern(engine, &engine->flow_storage[i], windows[i]))
 				return -1;
@@ -702,7 +806,7 @@ int engine_prepare(struct engine *engine)
 		}
 		first = last;
 	}
-	if (prepare_background(engine))
+	if (prepare_background(engine) || prepare_stages(engine))
 		return -1;
 	if (transport_init(&engine->transport, engine->expected_packets)) {
 		PyErr_NoMemory();
@@ -738,6 +842,8 @@ void engine_free(struct engine *engine)
 	free(engine->senders);
 	free(engine->flow_storage);
 	free(engine->background_storage);
+	free(engine->stage_storage);
+	free(engine->stage_ends);
 	free(engine->list_storage);
 	free(engine->place_storage);
 	free(engine->heap_storage);

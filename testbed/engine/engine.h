@@ -43,13 +43,15 @@ struct queue {
 
 struct engine {
 	/* From Python. */
-	Py_buffer flows, background, mailbox, byte_ns, start_ns, propagation_ns, windows, head, records,
-		ports, feedback;
+	Py_buffer flows, stages, background, mailbox, byte_ns, start_ns, propagation_ns, windows, head,
+		records, ports, feedback;
 	uint32_t host_count, port_count, mtu_bytes, seed;
 	enum discipline discipline;
 	enum balancing balancing;
 	uint64_t period_ns, lead_ns, limit_ns, bucket_ns, slot_ns;
 	uint64_t rates_ns; /* after the start: when the schedule's rates come into force; 0: from the start */
+	bool barrier; /* a stage begins when all before it have come everywhere, and so long after that: */
+	uint64_t barrier_ns;
 	uint64_t freeze_ns; /* REPS: so long after a timeout known values only */
 	uint64_t linger_ns; /* so long may a packet be where no record tells of it */
 	bool late_records; /* they come when packets leave a port, and while the engine reads them */
@@ -70,6 +72,9 @@ struct engine {
 	struct sender *senders;
 	struct flow_state *flow_storage;
 	struct background *background_storage;
+	struct sender_stage *stage_storage;
+	uint64_t *stage_ends; /* packets that have come in all when a stage is over, by its number */
+	uint32_t stage_numbers, open_stages;
 	uint32_t *list_storage, *place_storage;
 	struct heap_entry *heap_storage;
 	uint32_t *flow_of; /* host_count x host_count: its place in flow_storage */

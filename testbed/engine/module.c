@@ -78,7 +78,9 @@ static bool is_sound(const struct engine *engine)
 	       e->feedback.len >= (Py_ssize_t)(FEEDBACK_CAPACITY * sizeof(struct feedback)) &&
 	       e->head.len >= (Py_ssize_t)sizeof(struct record_head) &&
 	       e->ports.len >= (Py_ssize_t)(e->port_count * sizeof(struct port)) && e->sockets >= 1 &&
-	       e->sockets <= MAX_SOCKETS && e->period_ns && e->bucket_ns && e->slot_ns && e->dilation > 0 &&
+	       e->sockets <= MAX_SOCKETS && e->stages.len % (Py_ssize_t)sizeof(struct stage) == 0 &&
+	       !(e->discipline == STAGED && e->controls.kind == CONTROL_RATE) && e->period_ns &&
+	       e->bucket_ns && e->slot_ns && e->dilation > 0 &&
 	       (e->controls.kind == CONTROL_NONE ||
 		(e->windows.len == (Py_ssize_t)(flow_count * sizeof(double)) &&
 		 PyList_GET_SIZE(e->controls.objects) == (Py_ssize_t)flow_count && engine_has_transport(e)));
@@ -89,7 +91,7 @@ static void release(struct engine *engine)
 	Py_buffer *buffers[] = {&engine->flows,   &engine->background, &engine->mailbox,
 				&engine->byte_ns, &engine->start_ns,   &engine->propagation_ns,
 				&engine->windows, &engine->head,       &engine->records,
-				&engine->ports,   &engine->feedback};
+				&engine->ports,   &engine->feedback,   &engine->stages};
 
 	for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++)
 		if (buffers[i]->obj)
@@ -100,31 +102,34 @@ static void release(struct engine *engine)
 
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {
-		"flows",          "background",   "mailbox",       "byte_ns",      "start_ns",
-		"propagation_ns", "windows",      "head",          "records",      "ports",
-		"feedback",       "mtu_bytes",    "seed",          "discipline",   "balancing",
-		"recovery",       "control_kind", "period_ns",     "lead_ns",      "limit_ns",
-		"bucket_ns",      "slot_ns",      "rto_ns",        "reorder_ns",   "probe_ns",
-		"tail_probe_ns",  "epoch_ns",     "rates_ns",      "linger_ns",    "freeze_ns",
-		"dilation",       "controls",     "calls_on_sent", "late_records", "ifindex",
-		"sockets",        "progress_fd",  "trace_fd",      "events_fd",    NULL};
+	static char *names[] = {"flows",         "background",     "mailbox",   "byte_ns",
+				"start_ns",      "propagation_ns", "windows",   "head",
+				"records",       "ports",          "feedback",  "mtu_bytes",
+				"seed",          "discipline",     "balancing", "recovery",
+				"control_kind",  "period_ns",      "lead_ns",   "limit_ns",
+				"bucket_ns",     "slot_ns",        "rto_ns",    "reorder_ns",
+				"probe_ns",      "tail_probe_ns",  "epoch_ns",  "rates_ns",
+				"linger_ns",     "freeze_ns",      "dilation",  "controls",
+				"calls_on_sent", "late_records",   "ifindex",   "sockets",
+				"progress_fd",   "trace_fd",       "events_fd", "stages",
+				"barrier",       "barrier_ns",     NULL};
 	struct engine engine = {0};
 	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rto_ns, reorder_ns, probe_ns,
-		tail_probe_ns, epoch_ns, rates_ns, linger_ns, freeze_ns;
+		tail_probe_ns, epoch_ns, rates_ns, linger_ns, freeze_ns, barrier_ns;
 	PyObject *dict = NULL, *controls;
-	int discipline, balancing, recovery, kind, calls_on_sent, late_records;
+	int discipline, balancing, recovery, kind, calls_on_sent, late_records, barrier;
 
 	(void)self;
 	if (!PyArg_ParseTupleAndKeywords(
-		    args, keywords, "y*y*y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKKKdOppiiiii", names,
+		    args, keywords, "y*y*y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKKKdOppiiiiiy*pK", names,
 		    &engine.flows, &engine.background, &engine.mailbox, &engine.byte_ns, &engine.start_ns,
 		    &engine.propagation_ns, &engine.windows, &engine.head, &engine.records, &engine.ports,
 		    &engine.feedback, &engine.mtu_bytes, &engine.seed, &discipline, &balancing, &recovery,
 		    &kind, &period_ns, &lead_ns, &limit_ns, &bucket_ns, &slot_ns, &rto_ns, &reorder_ns,
 		    &probe_ns, &tail_probe_ns, &epoch_ns, &rates_ns, &linger_ns, &freeze_ns, &engine.dilation,
 		    &controls, &calls_on_sent, &late_records, &engine.ifindex, &engine.sockets,
-		    &engine.progress_fd, &engine.trace_fd, &engine.events_fd))
+		    &engine.progress_fd, &engine.trace_fd, &engine.events_fd, &engine.stages, &barrier,
+		    &barrier_ns))
 		goto out;
 	engine.discipline = (enum discipline)discipline;
 	engine.balancing = (enum balancing)balancing;
@@ -141,6 +146,8 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 	engine.linger_ns = linger_ns;
 	engine.freeze_ns = freeze_ns;
 	engine.late_records = late_records;
+	engine.barrier = barrier;
+	engine.barrier_ns = barrier_ns;
 	engine.lead_ns = lead_ns;
 	engine.limit_ns = limit_ns;
 	engine.bucket_ns = bucket_ns;

@@ -70,7 +70,12 @@ static void heap_remove_first(struct sender *sender)
 	}
 }
 
-/* ---- both disciplines ---- */
+/* ---- all disciplines ---- */
+
+static bool by_clock(const struct sender *sender)
+{
+	return sender->discipline == PACED || sender->discipline == SELF_PACED;
+}
 
 static uint32_t index_of(const struct sender *sender, const struct flow_state *flow)
 {
@@ -89,7 +94,7 @@ static void enter(struct sender *sender, struct flow_state *flow, uint64_t now_n
 	flow->waiting = true;
 	if (now_ns > flow->ready_ns)
 		flow->ready_ns = now_ns;
-	if (sender->discipline == ROUND_ROBIN) {
+	if (!by_clock(sender)) {
 		append(sender, index_of(sender, flow));
 		return;
 	}
@@ -111,9 +116,54 @@ void sender_init(struct sender *sender, enum discipline discipline, struct flow_
 		.places = place_storage,
 		.heap = heap_storage,
 	};
+	if (discipline == STAGED)
+		return;
 	for (uint32_t i = 0; i < count; i++)
 		if (flow_may_send(&flows[i]))
 			enter(sender, &flows[i], 0);
+}
+
+/* Whether a flow may send in its turn. In stages only what is lost does, until all stages have been sent. */
+static bool takes_turns(const struct sender *sender, const struct flow_state *flow)
+{
+	return flow_may_send(flow) &&
+	       (sender->discipline != STAGED || flow->lost || sender->stage == sender->stage_count);
+}
+
+/* Goes on to the first stage of which something is to be sent. */
+static void seek_stage(struct sender *sender)
+{
+	if (sender->discipline != STAGED || sender->stage == sender->stage_count)
+		return;
+	while (sender->stage < sender->stage_count &&
+	       sender->flows[sender->stages[sender->stage].flow].next >=
+		       sender->stages[sender->stage].packets)
+		sender->stage++;
+	if (sender->stage < sender->stage_count)
+		return;
+	for (uint32_t i = 0; i < sender->count; i++)
+		if (!sender->flows[i].waiting && takes_turns(sender, &sender->flows[i]))
+			enter(sender, &sender->flows[i], 0);
+}
+
+void sender_set_stages(struct sender *sender, const struct sender_stage *stages, uint32_t count,
+		       uint32_t open)
+{
+	sender->stages = stages;
+	sender->stage_count = count;
+	sender->stage = 0;
+	sender->open_stages = open;
+	/* Without any, what there is goes in turn from the start. */
+	for (uint32_t i = 0; !count && i < sender->count; i++)
+		if (takes_turns(sender, &sender->flows[i]))
+			enter(sender, &sender->flows[i], 0);
+	seek_stage(sender);
+}
+
+void sender_open_stages(struct sender *sender, uint32_t open, uint64_t now_ns)
+{
+	sender->open_stages = open;
+	sender->opened_ns = now_ns;
 }
 
 void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_ns)
@@ -123,11 +173,16 @@ void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_
 	uint32_t place;
 
 	if (!flow->waiting) {
-		if (flow_may_send(flow))
+		if (takes_turns(sender, flow))
 			enter(sender, flow, now_ns);
+		if (flow->blocked && flow_may_send(flow)) { /* nothing leaves before its window has opened */
+			flow->blocked = false;
+			if (now_ns > flow->ready_ns)
+				flow->ready_ns = now_ns;
+		}
 		return;
 	}
-	if (sender->discipline == ROUND_ROBIN || !flow_may_send(flow))
+	if (!by_clock(sender) || !flow_may_send(flow))
 		return; /* what may no longer send leaves when its turn comes */
 	place = sender->places[index_of(sender, flow)];
 	entry = &sender->heap[place];
@@ -143,25 +198,63 @@ void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_
 	sift_down(sender, sender->places[index_of(sender, flow)]);
 }
 
+static void remove_first(struct sender *sender)
+{
+	sender->waiting--;
+	sender->first = sender->first + 1 == sender->count ? 0 : sender->first + 1;
+	sender->in_turn = false;
+}
+
+/* Whether the first of the list may send in this turn. */
+static bool has_credit(struct sender *sender, const struct flow_state *flow)
+{
+	uint32_t *deficit = &sender->places[sender->list[sender->first]];
+
+	if (!sender->in_turn)
+		*deficit += flow->quantum_bytes;
+	sender->in_turn = true;
+	return *deficit >= flow_next_bytes(flow);
+}
+
+/* The flow of the stage that is being sent, NULL if it may not send. */
+static struct flow_state *staged_flow(struct sender *sender)
+{
+	const struct sender_stage *stage = &sender->stages[sender->stage];
+	struct flow_state *flow;
+
+	if (sender->stage == sender->stage_count || stage->number >= sender->open_stages)
+		return NULL;
+	flow = &sender->flows[stage->flow];
+	if (flow->lost)
+		return NULL;
+	flow->blocked = !flow_may_send(flow);
+	return flow->blocked ? NULL : flow;
+}
+
 /* The flow whose turn it is, NULL if there is none. */
 static struct flow_state *next_flow(struct sender *sender)
 {
 	while (sender->waiting) {
 		struct flow_state *flow =
-			&sender->flows[sender->discipline != ROUND_ROBIN ? sender->heap[0].flow
-									 : sender->list[sender->first]];
+			&sender->flows[by_clock(sender) ? sender->heap[0].flow : sender->list[sender->first]];
 
-		if (flow_may_send(flow))
-			return flow;
-		flow->waiting = false;
-		if (sender->discipline != ROUND_ROBIN) {
-			heap_remove_first(sender);
-		} else {
-			sender->waiting--;
-			sender->first = sender->first + 1 == sender->count ? 0 : sender->first + 1;
+		if (takes_turns(sender, flow)) {
+			if (sender->discipline != DEFICIT || has_credit(sender, flow))
+				return flow;
+			remove_first(sender);
+			append(sender, index_of(sender, flow));
+			continue;
 		}
+		flow->waiting = false;
+		if (by_clock(sender)) {
+			heap_remove_first(sender);
+			continue;
+		}
+		if (sender->discipline == DEFICIT)
+			sender->places[index_of(sender, flow)] = 0;
+		remove_first(sender);
 	}
-	return NULL;
+	return sender->discipline == STAGED ? staged_flow(sender) : NULL;
 }
 
 /* ---- background flows ---- */
@@ -229,12 +322,20 @@ static void background_take(struct sender *sender, struct background *flow, stru
 static uint64_t flow_arrival_ns(struct sender *sender)
 {
 	const struct flow_state *flow = next_flow(sender);
+	uint64_t ready_ns;
 
 	if (!flow)
 		return UINT64_MAX;
-	if (sender->discipline != ROUND_ROBIN)
+	if (by_clock(sender))
 		return sender->heap[0].next_ns;
-	return flow->ready_ns > sender->clear_ns ? flow->ready_ns : sender->clear_ns;
+	ready_ns = flow->ready_ns;
+	if (sender->discipline == STAGED && !flow->waiting) {
+		if (ready_ns < sender->opened_ns)
+			ready_ns = sender->opened_ns;
+		if (ready_ns < sender->stages[sender->stage].start_ns)
+			ready_ns = sender->stages[sender->stage].start_ns;
+	}
+	return ready_ns > sender->clear_ns ? ready_ns : sender->clear_ns;
 }
 
 /* First come, first served. */
@@ -272,12 +373,12 @@ struct flow_state *sender_take(struct sender *sender, struct transport *transpor
 	/* A paced packet is ready when its flow was, and the NIC's clock says when it leaves. */
 	packet->ready_ns = sender->discipline == PACED ? flow->ready_ns : start_ns;
 	packet->number = flow->transmissions++;
-	if (sender->discipline != ROUND_ROBIN)
+	if (by_clock(sender))
 		depart(sender, flow, &flow->clock);
 	sender->clear_ns = start_ns + wire_time_ns(packet->wire_bytes, sender->byte_ns);
 	packet->psn = transport_send(transport, flow, start_ns, &packet->flags, &packet->copy);
 
-	if (sender->discipline != ROUND_ROBIN) {
+	if (by_clock(sender)) {
 		if (flow_may_send(flow)) {
 			sender->heap[0].next_ns = foresee(sender, flow);
 			sift_down(sender, 0);
@@ -287,9 +388,25 @@ struct flow_state *sender_take(struct sender *sender, struct transport *transpor
 		}
 		return flow;
 	}
-	sender->waiting--;
-	sender->first = sender->first + 1 == sender->count ? 0 : sender->first + 1;
-	if (flow_may_send(flow))
+	if (!flow->waiting) { /* of a stage */
+		/* The flow may pause for long after a stage: its receiver must not keep an answer until then.
+		 */
+		if (flow->next == sender->stages[sender->stage].packets && !flow->open_loop)
+			packet->flags |= TRANSPORT_ACK_REQUEST;
+		seek_stage(sender);
+		return flow;
+	}
+	if (sender->discipline == DEFICIT) {
+		uint32_t *deficit = &sender->places[index_of(sender, flow)];
+
+		*deficit -= packet->wire_bytes;
+		if (flow_may_send(flow) && *deficit >= flow_next_bytes(flow))
+			return flow;
+		if (!flow_may_send(flow))
+			*deficit = 0;
+	}
+	remove_first(sender);
+	if (takes_turns(sender, flow))
 		append(sender, index_of(sender, flow));
 	else
 		flow->waiting = false;

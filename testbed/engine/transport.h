@@ -26,7 +26,7 @@ struct flow { /* as Python lays them out: see testbed/engine/__init__.py */
 	uint32_t steps; /* of the line rate, as in the NIC's rate table; 0: not paced */
 	uint32_t word; /* of the receiver's bits; see ebpf/include/fabric.h */
 	uint32_t before_steps; /* the rate until the schedule's own is in force */
-	uint32_t reserved;
+	uint32_t quantum_bytes; /* deficit round robin: what a turn adds; else 0 */
 };
 
 /* Three lines of the processor's cache, since with many flows each look at one misses it: what every packet
@@ -49,6 +49,7 @@ struct flow_state {
 	bool waiting; /* in the list or heap */
 	bool probe; /* one packet may pass over the window */
 	bool done; /* all is acknowledged */
+	bool blocked; /* its window has kept its stage from going on */
 	bool recovering; /* SACKs have shown losses that are not yet sent again */
 
 	_Alignas(CACHE_LINE_BYTES) int64_t in_flight_bytes;
@@ -68,6 +69,7 @@ struct flow_state {
 	uint64_t gap_ns; /* between two packets of the flow, for its timeouts */
 	uint32_t ceiling_steps; /* the schedule's own rate, above which no control goes; 0: none */
 	uint32_t nacks, timeouts, sack_losses, probes;
+	uint32_t quantum_bytes; /* deficit round robin */
 };
 
 _Static_assert(sizeof(struct flow_state) == 3 * CACHE_LINE_BYTES, "a flow has three lines");

@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.schedule import make_plan
 from controller.schedule.plan import Discipline
 from testbed.engine import ControlKind, EventKind
 from testbed.experiment import Run
 from testbed.explain.trace import Flow, Packet, Share, Trace, Transmission, unsound
 from testbed.job import start_offsets
+from testbed.phases import phases_of
 from testbed.scenario import Scenario
 from testbed.times import delay_ns
 
@@ -34,6 +34,8 @@ GROUPS: Final = {
     QUEUE: "queues",
     WIRE: "wires",
 }
+IDLE: Final = "its NIC sent answers, or nothing"
+IDLE_STAGED: Final = "its stage or one before it had not begun, or its NIC sent answers"
 _STEP_BITS: Final = 32
 _FOUND: Final = {
     EventKind.NACK: "until the NACK was back",
@@ -93,12 +95,12 @@ def account_of(scenario: Scenario, run: Run, trace: Trace, phase: int) -> PhaseA
     total = sum(part.kernel_ns for part in parts)
     if total != trace.duration_ns or any(part.kernel_ns < 0 for part in parts):
         raise unsound(f"the parts sum to {total} ns of {trace.duration_ns}")
-    demand = scenario.demands[phase].wire_bytes[packet.source, packet.destination]
+    demand = made.wire_bytes
     mtu = scenario.experiment.mtu_bytes
     packets = int(-(-demand // mtu))
     return PhaseAccount(
         phase,
-        scenario.experiment.demand[phase].name,
+        made.name,
         packet,
         int(demand - (packets - 1) * mtu) if packet.psn == packets - 1 else mtu,
         packets,
@@ -112,14 +114,17 @@ def account_of(scenario: Scenario, run: Run, trace: Trace, phase: int) -> PhaseA
 
 class _Account:
     def __init__(self, scenario: Scenario, run: Run, trace: Trace, phase: int) -> None:
-        self._scenario, self._run, self._trace, self._phase = scenario, run, trace, phase
+        self._scenario, self._run, self._trace = scenario, run, trace
         self._packet = trace.last_packet
         self._host = scenario.wiring.hosts[self._packet.source]
-        plan = make_plan(run.schedule, scenario.demands[phase], scenario.speeds_bps)
+        planned = list(phases_of(scenario, run))[phase]
+        plan, self.name = planned.plan, planned.name
+        self.wire_bytes = int(planned.demand.wire_bytes[self._packet.source, self._packet.destination])
         self._by_control = trace.control_kind == ControlKind.RATE
         self._paced = plan.discipline is Discipline.PACED or self._by_control
         self._steps = plan.steps
-        self._delayed = plan.discipline is Discipline.PACED
+        self._staged = plan.discipline is Discipline.STAGED
+        self._delayed = planned.first and (self._staged or plan.discipline is Discipline.PACED)
         self._sent = list(trace.sendings())
         self._own = [sending for sending in self._sent if sending[0] == self._packet.psn]
         self._own_place = self._sent.index(self._own[0])
@@ -184,9 +189,8 @@ class _Account:
         return (int(self._trace.wire_ns(packet.source, wire_bytes)) << _STEP_BITS) // steps if steps else 0
 
     def _bytes_of(self, psn: int) -> int:
-        packet, mtu = self._packet, self._scenario.experiment.mtu_bytes
-        demand = int(self._scenario.demands[self._phase].wire_bytes[packet.source, packet.destination])
-        return min(mtu, demand - psn * mtu)
+        mtu = self._scenario.experiment.mtu_bytes
+        return min(mtu, self.wire_bytes - psn * mtu)
 
     def _in_turn(self, begin: int, until: int) -> list[Part]:
         """From when its flow might send: what its NIC did, but while the flow's window was closed."""
@@ -212,7 +216,7 @@ class _Account:
             self._part(CONTROL, "its window was closed", held),
             self._part(SENDER, "earlier packets of its own flow on the wire", own),
             self._part(SENDER, "turns of its sender's other flows", others, shared),
-            self._part(SENDER, "its NIC sent answers, or nothing", until - begin - held - own - others),
+            self._part(SENDER, IDLE_STAGED if self._staged else IDLE, until - begin - held - own - others),
         ]
 
     def _turns(

@@ -15,6 +15,7 @@ from controller.errors import CannotRunError, InputError
 from testbed.experiment import Experiment
 from testbed.explain.account import PhaseAccount, account_of
 from testbed.explain.trace import Trace, unsound
+from testbed.phases import phases_of
 from testbed.report.rerun import saved_experiment
 from testbed.report.saved import Saved
 from testbed.runner import WALL_FIGURES, Progress, identity, run_schedule
@@ -75,10 +76,10 @@ def explain(saved: Saved, run: Mapping[str, Any], progress: Progress) -> Explana
     phases: list[PhaseAccount] = []
 
     def inspect(work: Path) -> None:
-        for number, demand in enumerate(scenario.demands):
-            if demand.total_bytes:
-                trace = Trace(scenario, work, number)
-                phases.append(account_of(scenario, experiment.run_of(schedule), trace, number))
+        own = experiment.run_of(schedule)
+        for number, phase in enumerate(phases_of(scenario, own)):
+            if phase.demand.total_bytes:
+                phases.append(account_of(scenario, own, Trace(scenario, work, number), number))
 
     stop = threading.Event()
     try:
@@ -99,6 +100,8 @@ def _schedule(saved: Saved, experiment: Experiment, run: Mapping[str, Any]) -> s
         if own.name == run["run"]:
             if own.cc.endswith(".py"):
                 _check_control(Path(own.cc), run.get("cc_sha256"))
+            if own.schedule.endswith(".py"):
+                _check_control(Path(own.schedule), run.get("schedule_sha256"))
             return schedule
     raise InputError(f"{saved.folder / 'experiment.toml'} has no run {run['run']}: run the experiment again")
 

@@ -40,7 +40,7 @@ _FAILURE: Final = struct.Struct("<QQ")
 _FAILURE_OFFSET: Final = 80
 _SERVICE: Final = struct.Struct("<II")
 _SERVICE_OFFSET: Final = 120
-_HEAD_BYTES: Final = 104
+_HEAD_BYTES: Final = 112
 
 
 class FabricPrograms:

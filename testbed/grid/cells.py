@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from controller.errors import CannotRunError, InputError
 from testbed.engine import _engine
@@ -73,7 +76,7 @@ class Cell:
     keys: dict[str, Any]
     """As an experiment file says them, without schedule and demand."""
     run: str
-    """SCHEDULE+CC; a control of the user's by the name of its file."""
+    """SCHEDULE+CC; a schedule or control of the user's by the name of its file."""
     matrices: tuple[Matrix, ...]
     control: bytes | None
     tables: tuple[str, ...]
@@ -87,6 +90,8 @@ class Cell:
     """A measure of the work."""
     address: str = field(default="")
     """sha256 of what decides the result; empty until it is known."""
+    schedule: bytes | None = None
+    """Content of a schedule of the user's."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,30 @@ class Halt:
                 event.set()
 
 
+def _matrices(scenario: Scenario) -> tuple[Matrix, ...]:
+    """The files as they are where each is one matrix, which says all; else what was read of them, as wire bytes."""
+    one_each = len(scenario.inputs) == len(scenario.experiment.demand)
+    if one_each and all(given.phase.is_matrix for given in scenario.inputs):
+        return tuple(
+            Matrix(
+                given.phase.file.read_bytes(),
+                given.phase.file.suffix,
+                given.name,
+                given.unit,
+                given.phase.token_bytes,
+                given.phase.after,
+            )
+            for given in scenario.inputs
+        )
+    matrices: list[Matrix] = []
+    for given, demand in zip(scenario.inputs, scenario.demands, strict=True):
+        stream = io.BytesIO()
+        np.save(stream, demand.wire_bytes)
+        after = (matrices[-1].name,) if matrices else ()
+        matrices.append(Matrix(stream.getvalue(), ".npy", given.name, "wire-bytes", 0, after))
+    return tuple(matrices)
+
+
 def cells_of(
     experiment: Experiment, *, tables: tuple[str, ...], label: str, may_not_end: Collection[str] = ()
 ) -> list[Cell]:
@@ -145,13 +174,11 @@ def cells_of(
     packets = sum(int((-(-demand.wire_bytes // mtu)).sum()) for demand in scenario.demands)
     # One of each for all cells: some grids have hundreds, with megabytes each.
     network = _network(scenario)
-    matrices = tuple(
-        Matrix(phase.file.read_bytes(), phase.file.suffix, phase.name, phase.unit, phase.token_bytes, phase.after)
-        for phase in experiment.demand
-    )
+    matrices = _matrices(scenario)
     cells = []
     for run in experiment.runs:
-        own = run.cc.endswith(".py")
+        own, own_schedule = run.cc.endswith(".py"), run.schedule.endswith(".py")
+        planned = ":".join((Path(run.schedule).name if own_schedule else run.schedule, *run.options))
         cell = Cell(
             keys={name: value for name, value in experiment.keys().items() if name not in ("schedule", "cc")}
             | {
@@ -161,7 +188,7 @@ def cells_of(
                 ],
                 "background": [dict(vars(each)) for each in experiment.background],
             },
-            run=f"{run.schedule}+{Path(run.cc).name if own else run.cc}",
+            run=f"{planned}+{Path(run.cc).name if own else run.cc}",
             matrices=matrices,
             control=Path(run.cc).read_bytes() if own else None,
             tables=tables,
@@ -169,13 +196,14 @@ def cells_of(
             label=f"{label} {run.name}",
             network=network,
             packets=packets,
+            schedule=Path(run.schedule).read_bytes() if own_schedule else None,
         )
         cells.append(replace(cell, address=_address(canonical(scenario, run))))
     return cells
 
 
 def _network(scenario: Scenario) -> Network:
-    ports, hosts = scenario.wiring.ports, tuple(scenario.wiring.hosts)
+    ports, hosts = scenario.wiring.ports, tuple(scenario.wiring.hosts)[: scenario.hosts]
     into = [float(ports[scenario.wiring.host_port(host)].gbps) for host in range(len(hosts))]
     hot = hottest(scenario)
     return Network(
@@ -194,6 +222,8 @@ def canonical(scenario: Scenario, run: Run) -> dict[str, Any]:
     document = identity(scenario, run)
     for name in _OF_PLACES:
         del document[name]
+    if run.schedule.endswith(".py"):
+        document["schedule"] = Path(run.schedule).name
     if run.cc.endswith(".py"):
         document["cc"] = Path(run.cc).name
     cc_sha256 = _sha256(Path(run.cc).read_bytes()) if run.cc.endswith(".py") else None
@@ -247,8 +277,11 @@ def _experiment(cell: Cell, folder: Path) -> Experiment:
                 "after": list(matrix.after),
             }
         )
+    planned, _, cc = cell.run.partition("+")
     if cell.control is not None:
-        (folder / cell.run.partition("+")[2]).write_bytes(cell.control)
+        (folder / cc).write_bytes(cell.control)
+    if cell.schedule is not None:
+        (folder / planned.partition(":")[0]).write_bytes(cell.schedule)
     return from_mapping({**cell.keys, "schedule": [cell.run], "demand": phases}, base=folder)
 
 

@@ -67,14 +67,16 @@ class _Phase:
     receives: NDArray[np.void]
     sending: NDArray[np.void]
     """FLOW_RESULT_FIELDS, hosts x hosts."""
+    sizes: NDArray[np.int64]
+    """What the network was to carry, hosts x hosts, wire bytes."""
     deepest: NDArray[np.uint64]
     queue: NDArray[np.uint64]
     sent: NDArray[np.uint64]
     duration_ns: float
 
 
-def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
-    output = json.loads((work / f"output-{number}.json").read_text())
+def _read_phase(work: Path, number: int, scenario: Scenario, planned: dict[str, Any]) -> _Phase:
+    output = {**planned, **json.loads((work / f"output-{number}.json").read_text())}
     hosts, ports = len(scenario.wiring.hosts), len(scenario.wiring.ports)
 
     def words(name: str) -> NDArray[np.uint64]:
@@ -87,10 +89,14 @@ def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
     sending[flows["source"], flows["destination"]] = np.fromfile(
         work / f"flow_results-{number}.bin", dtype=FLOW_RESULT_FIELDS
     )
+    sizes = np.zeros((hosts, hosts), dtype=np.int64)
+    full = (flows["packets"].astype(np.int64) - 1) * scenario.experiment.mtu_bytes
+    sizes[flows["source"], flows["destination"]] = full + flows["last_bytes"]
     return _Phase(
         output,
         receives.reshape(hosts, hosts),
         sending,
+        sizes,
         words("port_queue_max_bytes"),
         words("series_queue_bytes").reshape(ports, -1),
         words("series_sent_bytes").reshape(ports, -1),
@@ -100,7 +106,9 @@ def _read_phase(work: Path, number: int, scenario: Scenario) -> _Phase:
 
 def collect(scenario: Scenario, run: Run, work: Path) -> RunData:
     """Reads the files of all phases. Phases follow each other: each starts when the one before it ended."""
-    phases = [_read_phase(work, number, scenario) for number in range(len(scenario.demands))]
+    planned = json.loads((work / "job.json").read_text())["phases"]
+    phases = [_read_phase(work, number, scenario, phase) for number, phase in enumerate(planned)]
+    expected_bytes = sum(int(phase.sizes.sum()) for phase in phases)
     _check_sound(scenario, phases, run.cc)
     hosts, wiring = len(scenario.wiring.hosts), scenario.wiring
     bounds_ns = [float(bottleneck.time_s * 10**9) for bottleneck in scenario.bottlenecks]
@@ -109,7 +117,7 @@ def collect(scenario: Scenario, run: Run, work: Path) -> RunData:
     deepest = np.max([phase.deepest for phase in phases], axis=0)
     facing = np.array([wiring.host_port(host) for host in range(hosts)])
     others = np.setdiff1d(np.arange(hosts, len(wiring.ports)), facing)
-    load = sum(demand.wire_bytes.sum(axis=0) for demand in scenario.demands)
+    load = np.sum([phase.sizes.sum(axis=0) for phase in phases], axis=0)
     hot = int(np.lexsort((load, deepest[facing]))[-1])  # of equal queues, that of the host to which more is sent
     counted = phases[-1].output["ports"]
     counters = {name: sum(port[name] for port in counted) for name in _COUNTERS}
@@ -123,7 +131,7 @@ def collect(scenario: Scenario, run: Run, work: Path) -> RunData:
         if own.any():
             done[destination] = flows["last_arrival_ns"][own].max()
     delivered_bytes = sum(int(phase.receives["bytes"].sum()) for phase in phases)
-    complete = delivered_bytes == scenario.expected_bytes
+    complete = delivered_bytes == expected_bytes
     figures: dict[str, Any] = {
         "cct_ns": round(cct_ns, _DIGITS) if complete else None,
         "lower_bound_ns": round(lower_bound_ns, _DIGITS),
@@ -138,7 +146,9 @@ def collect(scenario: Scenario, run: Run, work: Path) -> RunData:
         "fabric_queue_max_bytes": int(deepest[others].max()) if len(others) else 0,
         "total_queue_max_bytes": max(phase.output["total_queue_max_bytes"] for phase in phases),
         "delivered_bytes": delivered_bytes,
-        "expected_bytes": scenario.expected_bytes,
+        "expected_bytes": expected_bytes,
+        "plan_stages": sum(phase["stages"] for phase in planned),
+        "plan_bytes": sum(phase["stages_bytes"] for phase in planned),
         **{name: counters[name] for name in ("marks", "trims", "drops", "lost")},
         "packets": packets,
         "acks": sum(phase.output["acks"] for phase in phases),
@@ -234,6 +244,8 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         "total_queue_max_bytes": 0,
         "delivered_bytes": 0,
         "expected_bytes": 0,
+        "plan_stages": 0,
+        "plan_bytes": 0,
         **dict.fromkeys(("marks", "trims", "drops", "lost", "packets", "acks", *_RECOVERIES), 0),
         **{f"{name}_packets": 0 for name in _BACKGROUND},
         **dict.fromkeys(_DPU, 0),
@@ -254,9 +266,15 @@ def _busy(scenario: Scenario, run: Run, phases: list[_Phase], bounds_ns: list[fl
     rates are in force; None where that is too short, and where a phase begins with old rates.
     """
     experiment = scenario.experiment
-    waited_ns = float(experiment.control_delay_ns) if run.schedule == "rate" else 0.0
+    planned = run.schedule == "rate" or any(phase.output["stages"] for phase in phases)
+    waited_ns = float(experiment.control_delay_ns) if planned else 0.0
     if waited_ns and experiment.meanwhile == "old" and len(phases) > 1:
         return None
+    demands = [demand.wire_bytes for demand in scenario.demands]
+    if len(phases) != len(demands) or any(
+        not np.array_equal(phase.sizes, wire) for phase, wire in zip(phases, demands, strict=True)
+    ):
+        return None  # servers have moved load away from that port
     used = capacity = 0.0
     for phase, bottleneck, bound_ns in zip(phases, scenario.bottlenecks, bounds_ns, strict=True):
         receiver = bottleneck.side == "receiver"
@@ -275,15 +293,15 @@ def _busy(scenario: Scenario, run: Run, phases: list[_Phase], bounds_ns: list[fl
 def _flow_columns(scenario: Scenario, phases: list[_Phase]) -> dict[str, NDArray[Any]]:
     columns: dict[str, list[NDArray[Any]]] = {}
     offset_ns = 0.0
-    for number, (phase, demand) in enumerate(zip(phases, scenario.demands, strict=True)):
-        source, destination = np.nonzero(demand.wire_bytes)
+    for number, phase in enumerate(phases):
+        source, destination = np.nonzero(phase.sizes)
         got = phase.receives[source, destination]
         sent = phase.sending[source, destination]
         rows: list[tuple[str, NDArray[Any]]] = [
             ("phase", np.full(len(source), number, dtype=np.int32)),
             ("src", source.astype(np.int32)),
             ("dst", destination.astype(np.int32)),
-            ("bytes", demand.wire_bytes[source, destination]),
+            ("bytes", phase.sizes[source, destination]),
             ("delivered_bytes", got["bytes"].astype(np.int64)),
             ("first_arrival_ns", _since_start(got["first_ns"], phase, scenario, offset_ns)),
             ("last_arrival_ns", _since_start(got["last_ns"], phase, scenario, offset_ns)),

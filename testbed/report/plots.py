@@ -65,7 +65,7 @@ def png(figure: Any) -> bytes:
 def hottest(scenario: Scenario) -> str:
     """The receiver that needs longest for all that is sent to it; with phases, for all of them."""
     load = sum(demand.wire_bytes.sum(axis=0) for demand in scenario.demands)
-    times = [float(int(bytes_) / speed) for bytes_, speed in zip(load, scenario.speeds_bps, strict=True)]
+    times = [float(int(bytes_) / speed) for bytes_, speed in zip(load, scenario.speeds_bps, strict=False)]
     return scenario.wiring.hosts[int(np.argmax(times))]
 
 
@@ -75,9 +75,7 @@ def _draw_queue(
     """The queue at the port of the receiver that most is sent to; logarithmic, since the runs differ by orders."""
     mtu = scenario.experiment.mtu_bytes
     hot_host = hottest(scenario)
-    figure, axes = _axes(
-        f"Queue at the switch port of {hot_host}, to which most is sent, {len(scenario.wiring.hosts)} hosts"
-    )
+    figure, axes = _axes(f"Queue at the switch port of {hot_host}, to which most is sent, {scenario.hosts} hosts")
     for number, run in enumerate(runs):
         if run["hot_host"] is None:
             continue
@@ -94,7 +92,7 @@ def _draw_queue(
         )
     axes.axvline(runs[0]["lower_bound_ns"] / 1000, color="0.4", linewidth=0.8)
     axes.annotate(
-        f"lower bound, set by {', '.join(scenario.bottleneck_names)}",
+        f"lower bound, set by {scenario.bottleneck_text}",
         (runs[0]["lower_bound_ns"] / 1000, 0.99),
         xycoords=("data", "axes fraction"),
         rotation=90,
@@ -114,7 +112,7 @@ def _draw_utilisation(
     scenario: Scenario, runs: list[dict[str, Any]], series: dict[str, dict[str, NDArray[Any]]], path: Path
 ) -> None:
     """Use of all links into hosts, over time: what is sent over what could be."""
-    hosts = len(scenario.wiring.hosts)
+    hosts = scenario.hosts
     facing = [scenario.wiring.host_port(host) for host in range(hosts)]
     hot_host = hottest(scenario)
     capacity = float(sum(scenario.wiring.ports[port].gbps for port in facing)) / 8  # bytes a ns

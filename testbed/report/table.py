@@ -127,10 +127,10 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
     experiment = scenario.experiment
     width = max(14, *(len(run["run"]) + 2 for run in runs))
     lines = [
-        f"{len(scenario.wiring.hosts)} hosts, {_shape(scenario)}, {float(experiment.link_gbps):g} Gb/s, "
+        f"{scenario.hosts} hosts, {_shape(scenario)}, {float(experiment.link_gbps):g} Gb/s, "
         f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
         f"queues {_queues(scenario)}, seed {experiment.seed}{_besides(experiment)}{_in_real_time(scenario)}",
-        f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {', '.join(scenario.bottleneck_names)}",
+        f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {scenario.bottleneck_text}",
         "",
         f"{'':26}" + "".join(f"{run['run']:>{width}}" for run in runs),
     ]
@@ -163,7 +163,8 @@ def break_even(scenario: Scenario, runs: Sequence[Mapping[str, Any]]) -> list[st
             continue
         own = (paced["cct_ns"] - delay_ns) / bound_ns - 1
         for other in runs:
-            if other["schedule"] == "rate" or other["inflation"] is None:
+            # Stages have waited for their plan as well: that is in their inflation, and not to be counted twice.
+            if other["schedule"] == "rate" or other.get("plan_stages") or other["inflation"] is None:
                 continue
             gain = other["inflation"] - own
             if gain <= 0:

@@ -26,7 +26,7 @@ from testbed.fabric.programs import INJECT_IFINDEX, FabricPrograms
 from testbed.net import LINK_KIND, FabricNet, FabricSwitch
 from testbed.stage.console import CONSOLE, say
 from testbed.stage.host.carriers import wait_for_carriers
-from testbed.topology import TOPOLOGIES, Wiring, wire
+from testbed.topology import TOPOLOGIES, Wiring, add_server_links, wire
 
 __all__ = ["collective", "ranks", "script", "shell"]
 
@@ -55,6 +55,9 @@ def _build(job: dict[str, Any], work: Path, *, isolated_hosts: bool) -> tuple[Fa
         link_gbps_of={name: Fraction(value) for name, value in network["link_gbps_of"].items()},
         link_ns_of={name: Fraction(value) for name, value in network["link_ns_of"].items()},
     )
+    if Fraction(network["server_link_gbps"]):
+        server_gbps, link_ns = Fraction(network["server_link_gbps"]), Fraction(network["link_ns"])
+        add_server_links(topo, network["hosts"], network["gpus_per_server"], server_gbps, link_ns)
     wiring = wire(topo)
     net = FabricNet(
         topo,
@@ -162,7 +165,7 @@ def collective(work: Path) -> None:
             propagation_ns=(work / "propagation_ns.bin").read_bytes(),
             mtu_bytes=job["network"]["mtu_bytes"],
             seed=job["entropy_seed"],
-            discipline=job["discipline"],
+            discipline=phase["discipline"],
             balancing=job["balancing"],
             sockets=job["sockets"],
             epoch_ns=epoch_ns,
@@ -177,6 +180,9 @@ def collective(work: Path) -> None:
             linger_ns=job["linger_ns"],
             freeze_ns=job["freeze_ns"],
             rates_ns=phase["rates_ns"],
+            stages=(work / f"stages-{number}.bin").read_bytes(),
+            barrier=phase["barrier"],
+            barrier_ns=job["barrier_ns"],
         )
         say("phase", str(number))
         try:
@@ -233,6 +239,8 @@ def _controls(job: dict[str, Any], flows: bytes, work: Path) -> Controls:
             if not 0 <= start < math.inf:
                 raise ValueError(f"start returned {start}, which is neither a window nor a rate")
     kind = ControlKind.WINDOW if control.kind == "window" else ControlKind.RATE
+    if kind is ControlKind.RATE and any(phase["stages"] for phase in job["phases"]):
+        raise InputError(f"{given['cc']} sets rates, which stages have none of: give one of windows")
     return Controls(kind, objects, starts.tobytes(), control.on_sent is not cca.Control.on_sent)
 
 
@@ -258,7 +266,9 @@ def _blaming(cc: str, work: Path) -> Iterator[None]:
 def _endless(job: dict[str, Any], error: TimeoutError) -> CannotRunError:
     """What a run that did not end in time is told."""
     cc = job["control"]["cc"]
-    if cc == "none" and job["control"]["trimming"]:
+    if job["recovery_name"] == "none" and any(phase["barrier"] for phase in job["phases"]):
+        hint = "a barrier waits for what was dropped, which nobody sends again: give loss_recovery sack, or --queue-bytes 0"
+    elif cc == "none" and job["control"]["trimming"]:
         hint = (
             "without a congestion control the trimmed headers of many senders may fill a port alone: give one (rr+nscc), or "
             "--queue-bytes 0"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from controller.schedule import make_plan
+from controller.schedule.plan import Plan, Stages
 from testbed.engine import BACKGROUND_PSN
 from testbed.job import ENTROPY, MARKS, PATHS, flow_table, seed_word, start_offsets
 from testbed.measure.results import RunData
@@ -75,24 +76,52 @@ def background_of(scenario: Scenario) -> list[oracle.Flow]:
     return sorted(flows, key=lambda flow: flow.source)
 
 
+def stages_of(scenario: Scenario, plan: Plan) -> tuple[list[oracle.Stage], int | None]:
+    """As the oracle wants them, worked out from the plan in bytes; and the barrier's kernel time, if there is one.
+
+    A stage takes as long as its slowest pair. All bytes of a plan are whole packets but for a flow's last.
+    """
+    speeds = [scenario.wiring.ports[host].gbps for host in range(scenario.hosts)]
+    rows = plan.stages.tolist()
+    lasts: dict[int, Fraction] = {}
+    for number, source, destination, size in rows:
+        time_ns = Fraction(8 * size) / min(speeds[source], speeds[destination])
+        lasts[number] = max(lasts.get(number, Fraction(0)), time_ns)
+    begins = {0: Fraction(0)} | {number: sum(list(lasts.values())[:number], Fraction(0)) for number in lasts}
+    clocked = plan.mode is Stages.CLOCK
+    stages = [
+        oracle.Stage(
+            source,
+            destination,
+            -(-size // scenario.experiment.mtu_bytes),
+            number,
+            round(begins[number] * scenario.dilation) if clocked else 0,
+        )
+        for number, source, destination, size in rows
+    ]
+    if not stages or plan.mode is not Stages.BARRIER:
+        return stages, None
+    return stages, round(scenario.parameters.barrier_ns * scenario.dilation)
+
+
 def simulate(
     scenario: Scenario, schedule: str, priority: oracle.Priority = "charged", network: oracle.Network | None = None
 ) -> oracle.Result:
     """The same experiment in the oracle; ``network``: laid out without the testbed's help."""
     experiment, parameters = scenario.experiment, scenario.parameters
-    plan = make_plan(schedule, scenario.demands[0], scenario.speeds_bps)
-    flows = [
-        oracle.Flow(
-            *(int(row[name]) for name in ("source", "destination", "ready_ns", "packets", "last_bytes", "steps"))
-        )
-        for row in flow_table(scenario, scenario.demands[0], plan)
-    ]
+    plan = make_plan(schedule, scenario.demands[0], scenario.speeds_bps, mtu_bytes=experiment.mtu_bytes)
+    demand = plan.carries or scenario.demands[0]
+    fields = ("source", "destination", "ready_ns", "packets", "last_bytes", "steps", "quantum_bytes")
+    flows = [oracle.Flow(*(int(row[name]) for name in fields)) for row in flow_table(scenario, demand, plan)]
+    stages, barrier_ns = stages_of(scenario, plan)
+    disciplines: dict[str, oracle.Discipline] = {"rate": "rate", "rr": "rr", "rr-bytes": "deficit"}
+    discipline = "stages" if stages else disciplines[schedule.partition(":")[0]]
     return oracle.simulate(
         network or network_of(scenario),
         flows,
         start_ns=[int(t) for t in start_offsets(scenario)],
         mtu_bytes=experiment.mtu_bytes,
-        discipline="rate" if schedule == "rate" else "rr",
+        discipline=discipline,
         spraying=SPRAYING[experiment.lb],
         seed=seed_word(experiment.seed, ENTROPY),
         path_salt=seed_word(experiment.seed, PATHS),
@@ -106,6 +135,8 @@ def simulate(
         failures=failures_of(scenario),
         occupancy_bytes=parameters.occupancy_bytes if experiment.lb == "ar" else 0,
         background=background_of(scenario),
+        stages=stages,
+        barrier_ns=barrier_ns,
     )
 
 
@@ -223,6 +254,32 @@ def test_unequal_speeds_and_delays(tmp_path: Path, schedule: str, seed: int) -> 
 def test_a_pair_of_interfaces_a_link(tmp_path: Path, schedule: str) -> None:
     """The same with real links in place of the trunk."""
     compare(eleven_hosts(tmp_path, 4, links="pairs"), schedule)
+
+
+@pytest.mark.parametrize("links", ["trunk", "pairs"])
+@pytest.mark.parametrize("schedule", ["bvn:barrier", "bvn:clock", "bvn:free", "spreadout:barrier", "fast:clock"])
+def test_stages(tmp_path: Path, schedule: str, links: str) -> None:
+    """Each stage begins when it should, and what clocks and free running let meet meets as foreseen."""
+    pytest.importorskip("scipy", reason="bvn and fast find their matchings with scipy")
+    scenario = eleven_hosts(tmp_path, 6, links=links)
+    data, expected = compare(scenario, schedule)
+    assert data.figures["plan_stages"] >= 10
+    deepest = max(expected.deepest[scenario.wiring.host_port(host)] for host in range(11))
+    if schedule == "bvn:free":  # the others' stages are over when a host's own begins, or nearly so
+        assert deepest > 20 * MTU
+
+
+@pytest.mark.parametrize("schedule", ["rr-bytes:100", "rr-bytes:5000", "rr-bytes:demand"])
+def test_turns_of_bytes(tmp_path: Path, schedule: str) -> None:
+    """Deficit round robin, with turns of less and of more than a packet."""
+    compare(eleven_hosts(tmp_path, 7), schedule)
+
+
+def test_stages_with_finite_queues(tmp_path: Path) -> None:
+    """Nobody sends again what is trimmed, and stages that run freely do not wait for it."""
+    pytest.importorskip("scipy", reason="bvn finds its matchings with scipy")
+    _, expected = compare(finite(tmp_path, 3, queue_bytes=2 * MTU), "bvn:free")
+    assert sum(expected.trims) > 20
 
 
 def test_rr_hot_queue_equals_the_oracle(shared_data: Path) -> None:

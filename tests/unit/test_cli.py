@@ -42,6 +42,8 @@ VERBS = (
     "workload",
     "shell",
     "exec",
+    "theory",
+    "explain",
     "clean",
 )
 
@@ -136,7 +138,7 @@ NOT_A_MATRIX = {
     "text.csv": "not a number",
     "huge.csv": "2^63",
     "binary.csv": "neither CSV text nor NPY",
-    "zip.npy": "neither CSV text nor NPY",
+    "zip.npy": "damaged zip file",
     "objects.npy": "Python objects",
 }
 VERBS_WITH_A_MATRIX = {

@@ -340,7 +340,7 @@ def test_the_command_paces_until_it_is_ended(command: Command, number: signal.Si
     assert "mlx5_0: 2 rates written for 3 QPs" in line
     assert "% of 200 Gb/s together, generation 1; in force until this command ends" in line
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "mlx5_0: not paced any more\n", "")
 
 
@@ -349,7 +349,7 @@ def test_two_commands(command: Command) -> None:
     assert first.stdout
     first.stdout.readline()
     second = command("--bindings", "bindings.toml")
-    out, err = second.communicate(timeout=20)
+    out, err = second.communicate(timeout=60)
     assert (second.returncode, out) == (1, "")
     assert err == "incastfree: mlx5_0: the DPU's program is in standby; see docs/doca.md\n"
 

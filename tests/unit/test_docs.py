@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import controller
 from controller.cli.load_doca import read_bindings
+from controller.demand import Demand
 from controller.nic.doca_message import Binding
+from controller.schedule import SCHEDULES, make_plan
+from controller.schedule.plan import Stages
 from testbed.engine.cca import Network, load
 from testbed.engine.cca import Path as FlowPath
 
@@ -34,6 +39,25 @@ def test_the_congestion_control_of_the_documentation(tmp_path: Path) -> None:
     assert control.on_ack(11_000 + 8167, 4096, 9000.0, True, 0) == halved / 2
     assert control.on_nack(30_000, 4096, 0.0, 0) == halved / 2 - 4096
     assert control.on_timeout(30_000, 10**6, 0) == 4096
+
+
+def test_the_schedule_of_the_documentation(tmp_path: Path) -> None:
+    """docs/schedules.md: it loads from its file, is checked like the others, and sends the largest first."""
+    text = (DOCS / "schedules.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 1
+    file = tmp_path / "largest.py"
+    file.write_text(blocks[0])
+    demand = Demand(np.array([[0, 900, 800], [700, 0, 600], [500, 400, 0]]))
+    plan = make_plan(f"{file}:clock", demand, [Fraction(10**9)] * 3)
+    assert plan.mode is Stages.CLOCK
+    assert plan.stages.tolist() == [
+        *((0, 0, 1, 900), (0, 1, 0, 700)),
+        *((1, 0, 2, 800), (1, 2, 0, 500)),
+        *((2, 1, 2, 600), (2, 2, 1, 400)),
+    ]
+    for name in SCHEDULES:
+        assert f"`{name}`" in text or f"### {name}\n" in text
 
 
 def test_the_bindings_of_the_documentation(tmp_path: Path) -> None:

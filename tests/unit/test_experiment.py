@@ -52,11 +52,14 @@ PROMISED: dict[str, tuple[Any, str]] = {
     "loss_recovery": ("sack", ""),
     "schedule": (["rr+nscc", "rate"], ""),
     "cc": ("none", ""),
+    "stages": ("barrier", ""),
+    "barrier_ns": ("auto", "ns"),
     "lb": ("ops", ""),
     "phase": ("random", ""),
     "stage": ("virtual", ""),
     "fabric": ("kernel", ""),
     "gpus_per_server": (1, ""),
+    "server_link_gbps": (0, "Gb/s"),
     "start_jitter_ns": (0, "ns"),
     "seed": (0, ""),
 }
@@ -66,6 +69,7 @@ SAMPLES = {
     "hosts": ("16", "16"),
     "hosts_per_leaf": ("2", "2"),
     "gpus_per_server": ("8", "8"),
+    "server_link_gbps": ("3600", "3600\ngpus_per_server = 8"),
     "topology": ("fat-tree", '"fat-tree"'),
     "fat_tree_k": ("8", '8\ntopology = "fat-tree"'),
     "link_gbps": ("100.5", "100.5"),
@@ -86,6 +90,8 @@ SAMPLES = {
     "loss_recovery": ("timeout", '"timeout"'),
     "schedule": ("rate,rr+nscc", '["rate", "rr+nscc"]'),
     "cc": ("nscc", '"nscc"'),
+    "stages": ("clock", '"clock"'),
+    "barrier_ns": ("5000", "5000"),
     "lb": ("ecmp", '"ecmp"'),
     "phase": ("golden", '"golden"'),
     "stage": ("host", '"host"'),
@@ -164,8 +170,11 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
         assert printed[name].get("unit", "") == unit, name
         assert printed[name]["help"], name
     assert set(printed) == {key.name for key in KEYS} | {"demand", "link_failure", "background"}
-    assert list(printed["demand"]["keys"]) == ["name", "file", "unit", "token_bytes", "after"]
-    assert printed["demand"]["keys"]["unit"]["choices"] == ["tokens", "bytes", "wire-bytes"]
+    assert list(printed["demand"]["keys"]) == [
+        *("name", "file", "unit", "token_bytes", "after", "format", "steps", "layers", "ranks", "experts_per_rank"),
+        *("placement", "source_rows", "token_copies", "direction", "combine_token_bytes"),
+    ]
+    assert printed["demand"]["keys"]["unit"]["choices"] == ["auto", "tokens", "bytes", "wire-bytes"]
     assert printed["demand"]["keys"]["token_bytes"]["unit"] == "B"
     assert {"rr", "rate"} <= set(printed["schedule"]["choices"])
     assert {"random", "zero", "golden"} <= set(printed["phase"]["choices"])
@@ -177,7 +186,9 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
     assert [background[name]["unit"] for name in ("bytes", "rate_gbps", "start_ns")] == ["B", "Gb/s", "ns"]
     assert printed["loss_recovery"]["choices"] == ["sack", "timeout", "none"]
     automatic = {name for name, entry in printed.items() if entry.get("or") == "auto"}
-    assert automatic == {"queue_bytes", "ecn_kmin_bytes", "ecn_kmax_bytes"}
+    assert automatic == {"queue_bytes", "ecn_kmin_bytes", "ecn_kmax_bytes", "barrier_ns"}
+    assert printed["schedule"]["options"]["bvn"] == ["bottleneck", "any", "weight", "barrier", "clock", "free"]
+    assert printed["schedule"]["options"]["rr"] == []
     assert {name: printed[name]["maximum"] for name in ("loss_data", "loss_ack")} == {
         "loss_data": 0.99,
         "loss_ack": 0.99,
@@ -186,7 +197,8 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
 
 def test_every_key_is_an_option_of_compare_and_the_reverse() -> None:
     offered = {action.dest: action.option_strings for action in options()._actions}
-    for dest in ("help", "out", "json", "demand", "unit", "token_bytes"):
+    of_demands = [key.name for key in DEMAND_KEYS if key.name not in ("name", "file", "after")]
+    for dest in ("help", "out", "json", "demand", *of_demands):
         del offered[dest]
     assert set(offered) == {key.name for key in KEYS}
     flags = {key.name for key in KEYS if key.kind == "flag"}
@@ -202,6 +214,8 @@ def test_an_option_means_what_the_key_means(tmp_path: Path, name: str) -> None:
     of_file = read_toml(written(tmp_path, f'{name} = {literal}\n[[demand]]\nfile = "m.csv"\n'))
     if name == "fat_tree_k":
         given += ["--topology", "fat-tree"]
+    if name == "server_link_gbps":
+        given += ["--gpus-per-server", "8"]
     of_options = by_options("--demand", str(tmp_path / "m.csv"), *given)
     assert of_options == of_file
     default = from_mapping(MINIMAL)
@@ -267,7 +281,7 @@ WRONG = {
     "number in a list": ("schedule = [1]", "schedule is [1]"),
     "table for text": ("lb = { a = 1 }", "lb is {'a': 1}"),
     "unknown choice": ('lb = "spray"', "lb 'spray' is not known: use ops or reps or ecmp or ar"),
-    "unknown schedule": ('schedule = ["rr", "fast"]', "schedule 'fast' is not known: use rr or rate"),
+    "unknown schedule": ('schedule = ["rr", "slow"]', "schedule 'slow' is not known: use rr or rate"),
     "unknown stage": ('stage = "cloud"', "stage 'cloud' is not known: use virtual or host"),
     "schedule twice": ('schedule = ["rr", "rr"]', "schedule names something twice"),
     "no schedule": ("schedule = []", "schedule is empty"),
@@ -318,7 +332,15 @@ WRONG = {
     "two controls of a run": ('schedule = ["rr+nscc+nscc"]', "cc 'nscc+nscc' is not known"),
     "control without a schedule": ('schedule = ["+nscc"]', "schedule '' is not known: use rr or rate"),
     "control for a schedule": ('schedule = ["nscc"]', "schedule 'nscc' is not known: use rr or rate"),
-    "unknown schedule with a control": ('schedule = ["fast+nscc"]', "schedule 'fast' is not known: use rr or rate"),
+    "unknown schedule with a control": ('schedule = ["slow+nscc"]', "schedule 'slow' is not known: use rr or rate"),
+    "option of another schedule": ('schedule = ["rr:clock"]', "schedule rr has no option 'clock': it has none"),
+    "unknown option": (
+        'schedule = ["bvn:fast"]',
+        "schedule bvn has no option 'fast': use bottleneck, any, weight, barrier",
+    ),
+    "two modes": ('schedule = ["bvn:clock:free"]', "schedule bvn:clock:free has two options of a kind"),
+    "stages with rates": ('schedule = ["bvn+dcqcn"]', "bvn+dcqcn: dcqcn sets rates, which stages have none of"),
+    "no schedule file": ('schedule = ["mine.py"]', "mine.py' cannot be read"),
     "controlled run twice": ('schedule = ["rr+nscc", "rr", "rr+nscc"]', "schedule names something twice"),
     "controlled run twice, spaced": (
         'schedule = ["rr+nscc", "rr + nscc"]',
@@ -450,7 +472,7 @@ WRONG_OPTIONS = {
     "no number of a link": (["--link-gbps-of", "h3"], "--link-gbps-of h3: give LINK=NUMBER"),
     "text of a link": (["--link-ns-of", "h3=x"], "--link-ns-of x: give a number"),
     "no schedule": (["--schedule", ","], "schedule is empty"),
-    "unknown schedule": (["--schedule", "rr,bvn"], "schedule 'bvn' is not known"),
+    "unknown schedule": (["--schedule", "rr,slow"], "schedule 'slow' is not known"),
     "unit": (["--unit", "packets"], "unit 'packets' is not known"),
     "400 digits": (["--seed", "1" + "0" * 400], "seed is"),
     "no number of a queue": (["--queue-bytes", "big"], "--queue-bytes big: give a number, or auto"),

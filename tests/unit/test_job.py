@@ -321,7 +321,7 @@ def test_the_runs_schedule_and_balancing(tmp_path: Path) -> None:
         for run in (schedule, f"{schedule}+nscc"):
             prepared = scenario(tmp_path, *uniform(4), lb="ecmp")
             given = given_to_the_guest(tmp_path, prepared, run)
-            assert (given["discipline"], given["balancing"]) == (discipline, Balancing.ECMP)
+            assert (given["phases"][0]["discipline"], given["balancing"]) == (discipline, Balancing.ECMP)
             steps = np.fromfile(tmp_path / "flows-0.bin", dtype=flows(prepared, schedule).dtype)["steps"]
             assert steps.tolist() == flows(prepared, schedule)["steps"].tolist()
 

@@ -80,7 +80,9 @@ def test_round_robin_has_no_rates() -> None:
 
 
 def test_the_schedules_of_this_version() -> None:
-    assert list(SCHEDULES) == ["rr", "rate"]
+    others = ["bvn", "chronos", "dfs", "fast", "gmwd", "rr-bytes", "spreadout"]
+    assert list(SCHEDULES) == ["rr", "rate", *others]
+    assert all(each.source and each.complexity and each.length for each in SCHEDULES.values())
 
 
 def test_nothing_to_send_has_no_rates() -> None:

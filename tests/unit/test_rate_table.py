@@ -42,6 +42,7 @@ HEADERS = {
     "receive": "ebpf/include/fabric.h",
     "transport_header": "ebpf/include/frame.h",
     "flow": "testbed/engine/transport.h",
+    "stage": "testbed/engine/sender.h",
 }
 # Declared in files that a plain program cannot include: their text is copied into it. Where they are.
 COPIED = {
@@ -103,6 +104,8 @@ CONSTANTS = {
     "ADAPTIVE_ROUTING": engine.Balancing.AR,
     "ROUND_ROBIN": Discipline.ROUND_ROBIN,
     "PACED": Discipline.PACED,
+    "STAGED": Discipline.STAGED,
+    "DEFICIT": Discipline.DEFICIT,
     "RECOVERY_SACK": engine.LossRecovery.SACK,
     "RECOVERY_TIMEOUT": engine.LossRecovery.TIMEOUT,
     "RECOVERY_NONE": engine.LossRecovery.NONE,
@@ -182,6 +185,7 @@ def test_struct_formats(c_layout: dict[str, str], name: str, form: struct.Struct
 
 ARRAYS: dict[str, DTypeLike] = {
     "flow": engine.FLOW_FIELDS,
+    "stage": engine.STAGE_FIELDS,
     "flow_result": engine.FLOW_RESULT_FIELDS,
     "record": engine.RECORD_FIELDS,
     "receive": results._RECEIVE_FIELDS,
@@ -262,7 +266,17 @@ def test_the_flow_table_is_read_as_it_is_written() -> None:
     for number, name in enumerate(flow.dtype.names or ()):
         flow[name] = number + 1
     assert tasks._FLOW.unpack(flow.tobytes()) == (1, 2, 3, 4, 5, 6, 7, 8, 9)
-    names = ("source", "destination", "ready_ns", "packets", "last_bytes", "steps", "word", "before_steps", "reserved")
+    names = (
+        "source",
+        "destination",
+        "ready_ns",
+        "packets",
+        "last_bytes",
+        "steps",
+        "word",
+        "before_steps",
+        "quantum_bytes",
+    )
     assert flow.dtype.names == names
 
 
