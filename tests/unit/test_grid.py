@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,16 +18,27 @@ from testbed.experiment import from_mapping
 from testbed.figures import incast, scale, use
 from testbed.figures.confidence import half_width, t_quantile
 from testbed.figures.options import Options, demand_of_file
+from testbed.figures.series import hot_queue
 from testbed.grid import cells, pool
 from testbed.grid.cells import RESULT, Cell, Files, Halt, cells_of, run_cell
 from testbed.grid.processors import borrowed_processor
 from testbed.grid.run import run_grid
 from testbed.grid.store import Store
+from testbed.measure.store import table_bytes
 from testbed.scenario import prepare
-from testbed.stage import tasks
+from testbed.stage import machine, tasks
 from testbed.stage.virtual import kernel
 
 MATRIX = "0,5000,64\n4096,0,4096\n64,64,0\n"
+RAN = b'{"runs": [{"cct_ns": 5, "inflation": 0.5}]}'
+
+
+@pytest.fixture(scope="module")
+def ports() -> bytes:
+    """A table as the store has it."""
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    names = ("begin_ns", "bucket_ns", "queue_max_bytes", "sent_bytes")
+    return table_bytes({"toward": np.array(["h1"]), **{name: np.array([4096]) for name in names}})
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +108,30 @@ def test_an_address_does_not_hang_on_places_and_names_of_files(tmp_path: Path) -
     assert one == other == address(tmp_path / "one", schedule="rate", cc="none", queue_bytes=409_600)
 
 
+def test_an_address_does_not_hang_on_what_a_failed_run_is_given_more_of(tmp_path: Path) -> None:
+    """Or the remedy of one cell would run all of them again. The cell itself is run with it."""
+    more = cells_in(tmp_path, memory_mib=4096, limit_s=7200, limit_virtual_s=5)[0]
+    assert more.address == address(tmp_path)
+    assert (more.keys["memory_mib"], more.keys["limit_s"]) == (4096, 7200)
+    experiment = cells._experiment(more, tmp_path)
+    document = cells.canonical(prepare(experiment), experiment.runs[0])
+    assert not {"memory_mib", "limit_s", "limit_virtual_s"} & set(document)
+
+
+def test_the_limit_of_wall_time_names_its_remedy() -> None:
+    class Spinning(machine.Machine):
+        def _start(self, task: str, *, interactive: bool) -> subprocess.Popen[bytes]:
+            assert (task, interactive) == ("collective", False)
+            self._process = subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE)
+            return self._process
+
+        def _crash(self, code: int) -> str:
+            return f"ended with {code}"
+
+    with pytest.raises(CannotRunError, match=r"^the limit of 0\.1 s of wall time was reached: give more by --limit-s$"):
+        Spinning(Path("nowhere")).run("collective", lambda *_: None, limit_s=0.1)
+
+
 def test_a_cell_runs_only_on_what_it_was_made_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = cells_in(tmp_path)[0]
     engine = {**cells.versions(), "engine_sha256": "another"}
@@ -123,17 +159,17 @@ def test_that_a_run_does_not_end_is_a_result_where_that_may_be(tmp_path: Path, m
     store.close()
 
 
-def test_the_store(tmp_path: Path) -> None:
+def test_the_store(tmp_path: Path, ports: bytes) -> None:
     cell = cells_in(tmp_path)[0]
     out = tmp_path / "out"
     store = Store(out)
     assert not store.has(cell)
-    store.keep(cell, {RESULT: b'{"runs": [{"cct_ns": 5}]}'})
+    store.keep(cell, {RESULT: RAN})
     assert not store.has(cell)  # without the table that is wanted of it
     assert store.has(replace(cell, tables=()))
-    store.keep(cell, {RESULT: b'{"runs": [{"cct_ns": 5}]}', "ports.parquet": b"table"})
+    store.keep(cell, {RESULT: RAN, "ports.parquet": ports})
     assert store.has(cell)
-    assert store.figures(cell) == {"cct_ns": 5}
+    assert store.figures(cell) == {"cct_ns": 5, "inflation": 0.5}
     with pytest.raises(CannotRunError, match="in use by another command"):
         Store(out)
     partial = out / "cells" / cell.address / ".result.json.123"
@@ -147,8 +183,48 @@ def test_the_store(tmp_path: Path) -> None:
         Store(partial.parent / RESULT)
 
 
+DAMAGED = {
+    "empty": (RESULT, b""),
+    "cut off": (RESULT, b"{"),
+    "no runs": (RESULT, b"{}"),
+    "an empty run": (RESULT, b'{"runs": [{}]}'),
+    "a list": (RESULT, b"[]"),
+    "no inflation, and not given up": (RESULT, b'{"runs": [{"inflation": null}]}'),
+    "no text": (RESULT, b"\xff\xfe\x00"),
+    "a table of half its length": ("ports.parquet", None),
+    "an empty table": ("ports.parquet", b""),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_cell_runs_again(
+    name: str,
+    content: bytes | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ports: bytes,
+) -> None:
+    """And where it is met while drawing, one line says what to delete."""
+    cell = cells_in(tmp_path)[0]
+    whole = {RESULT: RAN, "ports.parquet": ports}
+    store = Store(tmp_path / "out")
+    store.keep(cell, {**whole, name: ports[: len(ports) // 2] if content is None else content})
+    folder = tmp_path / "out" / "cells" / cell.address
+    with pytest.raises(CannotRunError, match=f"damaged: delete the folder {folder} and"):
+        store.figures(cell) if name == RESULT else hot_queue(store, cell)
+    monkeypatch.setattr(pool, "run_cell", lambda *_: whole)
+    run_grid([cell], store, jobs=1)
+    assert capsys.readouterr().err.splitlines()[0] == f"note: {folder / name} is damaged: {cell.label} runs again"
+    assert store.has(cell)
+    assert store.figures(cell)["inflation"] == 0.5
+    run_grid([cell], store, jobs=1)
+    assert not capsys.readouterr().err
+    store.close()
+
+
 def test_a_cell_that_fails_does_not_stop_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ports: bytes
 ) -> None:
     small, large = cells_in(tmp_path), cells_in(tmp_path, matrix=MATRIX.replace("5000", "500000"))
     ran: list[int] = []
@@ -159,13 +235,13 @@ def test_a_cell_that_fails_does_not_stop_the_others(
         ran.append(cell.packets)
         if cell.run == "rate+none":
             raise CannotRunError("out of\nluck")
-        return {RESULT: b'{"runs": [{}]}', "ports.parquet": b""}
+        return {RESULT: RAN, "ports.parquet": ports}
 
     monkeypatch.setattr(pool, "run_cell", run)
     store = Store(tmp_path / "out")
     for count in (4, 2):  # what failed is tried again, what did not is kept
         ran.clear()
-        with pytest.raises(CannotRunError, match=r"^2 of 4 cells failed"):
+        with pytest.raises(CannotRunError, match=r"^2 of 4 cells failed.*--memory-mib, --limit-s"):
             run_grid([*small, *large, *small], store, jobs=1)
         assert len(ran) == count
         assert ran == sorted(ran, reverse=True)
@@ -281,12 +357,12 @@ def test_cells_of_figure_3(tmp_path: Path) -> None:
 def test_a_grid_of_real_time_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="virtual time"):
         cells_in(tmp_path, stage="host")
-    with pytest.raises(InputError, match="sends nothing"):
+    with pytest.raises(InputError, match="nothing to send: give another matrix"):
         cells_in(tmp_path, matrix="0,0\n0,0\n")
 
 
 def test_the_picture_says_what_did_not_end() -> None:
-    common = {"demand": "d", "hosts": 2, "hot_host": "h1", "run": "rr"}
+    common = {"demand": "d", "divided_by": 1, "hosts": 2, "wire_bytes": 9, "hot_host": "h1", "run": "rr"}
     rows = [
         {**common, "lb": "ops", "ended": "yes", "begin_us": 0.0, "queue_max_packets": 3.0},
         {**common, "lb": "ecmp", "ended": "no", "begin_us": None, "queue_max_packets": None},
@@ -318,6 +394,8 @@ WRONG = {
     "text for numbers": (["3", "--out", "out", "--s", "much"], "not a list of numbers"),
     "a key's value": (["3", "--out", "out", "--lb", "ops", "--link-gbps", "0"], "link_gbps is 0"),
     "jobs on a cluster": (["3", "--out", "out", "--lb", "ops", "--hosts", "4", "--jobs", "2", "--dask", "tcp://x:1"], "--jobs"),
+    "zeros in 2": (["2", "--out", "out", "--demand", "zeros.csv"], "zeros.csv: nothing to send: give another matrix"),
+    "zeros in 4": (["4", "--out", "out", "--demand", "zeros.csv"], "zeros.csv: nothing to send: give another matrix"),
 }  # fmt: skip
 
 
@@ -327,6 +405,7 @@ def test_what_figure_refuses(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.csv").write_text(MATRIX)
+    (tmp_path / "zeros.csv").write_text("0,0\n0,0\n")
     try:
         code: object = main(["figure", *words])
     except SystemExit as ended:
