@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 from collections.abc import Callable
@@ -15,9 +16,11 @@ import pytest
 from controller.cli.main import main
 from controller.errors import CannotRunError, InputError
 from testbed.experiment import from_mapping
-from testbed.figures import incast, scale, use
+from testbed.figures import incast, real, scale, use
 from testbed.figures.confidence import half_width, t_quantile
+from testbed.figures.inflation import gain_table
 from testbed.figures.options import Options, demand_of_file
+from testbed.figures.pictures import sent
 from testbed.figures.series import hot_queue
 from testbed.grid import cells, pool
 from testbed.grid.cells import RESULT, Cell, Files, Halt, cells_of, run_cell
@@ -372,6 +375,86 @@ def test_the_picture_says_what_did_not_end() -> None:
     assert incast.FIGURE.draw(rows, "title") != incast.FIGURE.draw(ended, "title")
 
 
+def test_the_pictures_say_the_bytes() -> None:
+    row = {"demand": "d", "divided_by": 3, "hosts": 2, "wire_bytes": 16_000_000}
+    assert sent(row) == "8 MB a sender, divided by 3"
+    assert sent({**row, "divided_by": 1}) == "8 MB a sender"
+    queue = {"hot_host": "h1", "run": "rr", "lb": "ops", "ended": "yes", "begin_us": 0.0, "queue_max_packets": 3.0}
+    inflation = {"run": "rate", "lb": "ops", "seeds": "1", "runs": 1, "inflation_mean_percent": 1.0}
+    used = {**queue, "lower_bound_us": 1.0, "mean_percent": 50.0, "hot_percent": 100.0}
+    for figure, own in ((incast, queue), (real, {**inflation, "ci95_half_width_percent": None}), (use, used)):
+        pictures = {figure.FIGURE.draw([{**row, **own, **changed}], "title") for changed in (
+            {}, {"divided_by": 1}, {"wire_bytes": 32_000_000},
+        )}  # fmt: skip
+        assert len(pictures) == 3, figure.FIGURE.number
+
+
+def test_what_pacing_gains(tmp_path: Path) -> None:
+    """Of the same seeds: 3 and 5 points; of ecmp 3 and -1, where nothing is sure."""
+    found = scale.FIGURE.cells(options_of(tmp_path, seeds=2))
+    of = {"ops": {1: (0.05, 0.02), 2: (0.08, 0.03)}, "ecmp": {1: (0.05, 0.02), 2: (0.02, 0.03)}}
+    store = Store(tmp_path / "out")
+    for row, cell in reversed(found):
+        inflation = of[row["lb"]][cell.keys["seed"]][row["run"] == "rate"]
+        store.keep(cell, {RESULT: json.dumps({"runs": [{"inflation": inflation}]}).encode()})
+    assert scale.FIGURE.gain is not None
+    ops, ecmp = scale.FIGURE.gain(found, store)
+    assert (ops["lb"], ops["hosts"], ops["runs"], "run" in ops) == ("ops", 4, 2, False)
+    assert [ops[name] for name in ("rr_nscc_mean_percent", "rate_mean_percent")] == pytest.approx([6.5, 2.5])
+    assert ops["gain_mean_points"] == pytest.approx(4)
+    assert ops["ci95_half_width_points"] == pytest.approx(
+        12.7062, rel=1e-5
+    )  # Student's t of one degree: 12.7062, times 1
+    assert ecmp["gain_mean_points"] == pytest.approx(1)
+    assert [ops["sign"], ecmp["sign"]] == ["(+)", "(+)"]
+    surer = [(row, cell) for row, cell in found if row["lb"] == "ops"]
+    for row, cell in surer:
+        inflation = {"rr+nscc": 0.02, "rate": 0.05 + 0.001 * cell.keys["seed"]}[row["run"]]
+        store.keep(cell, {RESULT: json.dumps({"runs": [{"inflation": inflation}]}).encode()})
+    (row,) = gain_table(surer, store)
+    assert (row["sign"], row["gain_mean_points"]) == ("-", pytest.approx(-3.15))
+    (row,) = gain_table([(row, cell) for row, cell in surer if cell.keys["seed"] == 1], store)
+    assert (row["sign"], row["ci95_half_width_points"]) == ("(-)", None)
+    store.close()
+
+
+def test_an_earlier_figure_stays_until_the_new_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["figure", "3", "--lb", "ops", "--hosts", "4", "--seeds", "1", "--bytes", "80e3", "--out", str(tmp_path)]
+    names = [f"figure-3{suffix}" for suffix in (".csv", ".png", "-gain.csv", "-cells.csv")]
+    monkeypatch.setattr(pool, "run_cell", lambda *_: {RESULT: RAN})
+    assert main(words) == 0
+    earlier = {name: (tmp_path / name).read_bytes() for name in names}
+    assert "(0)" in earlier["figure-3-gain.csv"].decode()
+
+    def fail(*_: object) -> Files:
+        raise CannotRunError("out of luck")
+
+    monkeypatch.setattr(pool, "run_cell", fail)
+    capsys.readouterr()
+    assert main([*words, "--queue-bytes", "0"]) == 1
+    assert "are still those of an earlier command" in capsys.readouterr().err
+    assert {name: (tmp_path / name).read_bytes() for name in names} == earlier
+
+    monkeypatch.setattr(pool, "run_cell", lambda *_: {RESULT: RAN.replace(b"0.5", b"0.25")})
+    assert main([*words, "--queue-bytes", "0"]) == 0
+    assert not [
+        name for name in (".csv", ".png") if (tmp_path / f"figure-3{name}").read_bytes() == earlier[f"figure-3{name}"]
+    ]
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "figure-3.png").mkdir()
+    words = ["figure", "3", "--lb", "ops", "--hosts", "4", "--seeds", "1", "--bytes", "80e3", "--out", str(tmp_path)]
+    assert main(words) == 1
+    assert capsys.readouterr().err == (
+        f"incastfree: {tmp_path}/figure-3.png cannot be written: it is a folder; choose another --out\n"
+    )
+
+
 WRONG = {
     "no number": (["--out", "out"], "required: NUMBER"),
     "figure 5": (["5", "--out", "out"], "invalid choice"),
@@ -394,6 +477,12 @@ WRONG = {
     "text for numbers": (["3", "--out", "out", "--s", "much"], "not a list of numbers"),
     "a key's value": (["3", "--out", "out", "--lb", "ops", "--link-gbps", "0"], "link_gbps is 0"),
     "jobs on a cluster": (["3", "--out", "out", "--lb", "ops", "--hosts", "4", "--jobs", "2", "--dask", "tcp://x:1"], "--jobs"),
+    "no jobs": (["3", "--out", "out", "--jobs", "0"], "--jobs: 0: give a whole number, 1 or more"),
+    "less than no jobs": (["3", "--out", "out", "--jobs", "-1"], "--jobs: -1: give a whole number, 1 or more"),
+    "a unit of nothing": (["1", "--out", "out", "--unit", "tokens"], "--unit says how the file of --demand is read, give one"),
+    "tokens of nothing": (["4", "--out", "out", "--token-bytes", "8"], "--token-bytes says how the file of --demand"),
+    "a format of nothing": (["4", "--out", "out", "--format", "npy"], "--format says how the file of --demand"),
+    "a format of 3": (["3", "--out", "out", "--steps", "1"], "which this figure does not take: leave it out"),
     "zeros in 2": (["2", "--out", "out", "--demand", "zeros.csv"], "zeros.csv: nothing to send: give another matrix"),
     "zeros in 4": (["4", "--out", "out", "--demand", "zeros.csv"], "zeros.csv: nothing to send: give another matrix"),
 }  # fmt: skip
