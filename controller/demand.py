@@ -184,7 +184,7 @@ class DemandSequence:
 
 
 def load_demands(
-    path: Path,
+    path: Path | str,
     *,
     unit: str = AUTO,
     token_bytes: int = 0,
@@ -207,6 +207,7 @@ def load_demands(
         raise InputError(f"unit {unit!r} is not known: use one of {', '.join(UNITS)}")
     if direction not in DIRECTIONS:
         raise InputError(f"direction {direction!r} is not known: use one of {', '.join(DIRECTIONS)}")
+    path = Path(path)
     trace = read_trace(path, reading)
     told = trace.unit or "bytes"
     if unit == AUTO:
@@ -228,7 +229,7 @@ def load_demands(
 
 
 def load_demand(
-    path: Path,
+    path: Path | str,
     *,
     unit: str = AUTO,
     token_bytes: int = 0,

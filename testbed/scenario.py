@@ -106,7 +106,7 @@ class Scenario:
     @property
     def hosts(self) -> int:
         """N. With links inside servers the wiring has 2 N: host i's port inside its server is number N + i."""
-        return self.demands[0].hosts
+        return self.demands[0].hosts if self.demands else self.experiment.hosts
 
     def on_ports(self, matrix: NDArray[Any]) -> NDArray[Any]:
         """A matrix of N hosts as one of all that the wiring has."""

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from controller.cli.load_doca import add_doca_arguments, run_doca
+from controller.cli.load_doca import add_doca_arguments, refuse_doca_arguments, run_doca
 from controller.cli.options import add_demand_options, check_demand_options, demands_of, whole_number
 from controller.errors import InputError
 from controller.nic.ebpf import Address, EbpfNic, line_rate_bps
 from controller.nic.rate_table import RATE_ONE
-from controller.schedule import rate
+from controller.rates import compute_rates
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     (demand,) = sequence.read()
     if arguments.nic == "doca":
         return run_doca(arguments, demand)
+    refuse_doca_arguments(arguments)
     if arguments.peers is None:
         raise InputError('--nic ebpf needs --peers: a TOML file with lines such as 0 = "10.0.0.1"')
     if arguments.rank >= demand.hosts:
@@ -61,12 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         line_rate = line_rate_bps(arguments.dev)
     else:
         line_rate = Fraction(str(arguments.link_gbps)) * 10**9
-    speeds = [line_rate] * demand.hosts
-    time_s = demand.bottleneck(speeds).time_s
-    steps = np.zeros(demand.hosts, dtype=np.uint32)
-    if time_s:
-        stretched_s = time_s / rate.slack(demand.hosts, speeds)
-        steps = rate.rate_steps(row[None, :], stretched_s, [line_rate])[0]
+    steps = compute_rates(demand, rank=arguments.rank)
     with EbpfNic.load(arguments.dev, line_rate) as nic:
         nic.write_peers({rank: address for rank, address in peers.items() if rank != arguments.rank})
         nic.write_rates(steps.astype("<u4").tobytes())

@@ -24,9 +24,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["add_doca_arguments", "read_bindings", "run_doca"]
+__all__ = ["add_doca_arguments", "read_bindings", "refuse_doca_arguments", "run_doca"]
 
 _LOOK_S: Final = 1.0
+_RTT_US: Final = 10.0
 _FUNCTIONS: Final = 1 << 16
 _EXAMPLE: Final = "lines such as 0x1a4 = 3: the QP and the rank of its receiver"
 
@@ -35,8 +36,19 @@ def add_doca_arguments(parser: argparse.ArgumentParser) -> None:
     """Of --nic doca alone."""
     group = parser.add_argument_group("NIC doca")
     group.add_argument("--bindings", type=Path, metavar="TOML", help=_EXAMPLE)
-    group.add_argument("--rtt-us", type=float, default=10.0, help="round trip without queues (default: 10)")
+    group.add_argument("--rtt-us", type=float, help=f"round trip without queues (default: {_RTT_US:g})")
     group.add_argument("--fallback", action="store_true", help="rates give way to CNPs and NACKs")
+
+
+def refuse_doca_arguments(arguments: argparse.Namespace) -> None:
+    """Of another NIC. Raises InputError for an option that it would not heed."""
+    for option, given in (
+        ("--bindings", arguments.bindings is not None),
+        ("--rtt-us", arguments.rtt_us is not None),
+        ("--fallback", arguments.fallback),
+    ):
+        if given:
+            raise InputError(f"{option} is for --nic doca, but the NIC is {arguments.nic}: leave it out")
 
 
 def run_doca(arguments: argparse.Namespace, demand: Demand) -> int:
@@ -45,8 +57,11 @@ def run_doca(arguments: argparse.Namespace, demand: Demand) -> int:
         raise InputError(f"--rank {arguments.rank}: {arguments.file} has ranks 0 to {demand.hosts - 1}")
     if arguments.bindings is None:
         raise InputError(f"--nic doca needs --bindings: a TOML file with {_EXAMPLE}")
-    if not 0.1 <= arguments.rtt_us <= 1e6:
-        raise InputError(f"--rtt-us {arguments.rtt_us:g}: give 0.1 to 1000000")
+    if arguments.peers is not None:
+        raise InputError("--peers is for --nic ebpf, but the NIC is doca: leave it out")
+    rtt_us = _RTT_US if arguments.rtt_us is None else arguments.rtt_us
+    if not 0.1 <= rtt_us <= 1e6:
+        raise InputError(f"--rtt-us {rtt_us:g}: give 0.1 to 1000000")
     bindings = read_bindings(arguments.bindings, demand.hosts)
     row = demand.wire_bytes[arguments.rank]
     bound = {binding.slot for binding in bindings}
@@ -57,7 +72,7 @@ def run_doca(arguments: argparse.Namespace, demand: Demand) -> int:
         line_rate_bps(arguments.dev) if arguments.link_gbps is None else Fraction(str(arguments.link_gbps)) * 10**9
     )
     steps = compute_rates(demand, steps=RATE_ONE, rank=arguments.rank)
-    settings = default_settings(line_rate, rtt_ns=round(1000 * arguments.rtt_us), fallback=arguments.fallback)
+    settings = default_settings(line_rate, rtt_ns=round(1000 * rtt_us), fallback=arguments.fallback)
     try:
         with DocaNic.load(arguments.dev, line_rate, bindings=bindings, settings=settings) as nic:
             nic.write_rates(steps)

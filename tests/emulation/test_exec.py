@@ -296,9 +296,34 @@ elif rank == 1:
 """
 
 
-def test_a_program_that_polls(tmp_path: Path) -> None:
-    """One that asks for the time until something has come does not stop the clock."""
-    (tmp_path / "poll.py").write_text(POLLER)
+STORE = """
+import os, select, socket, threading, time
+rank = int(os.environ["RANK"])
+address = (os.environ["MASTER_ADDR"], 7000)
+if rank == 0:
+    server = socket.create_server(address)
+    taken, _ = server.accept()
+    taken.close()
+elif rank == 1:
+    time.sleep(1)
+    one = socket.create_connection(address)
+    ready = select.poll()
+    ready.register(one, select.POLLIN)
+    def watch():
+        while True:
+            ready.poll()
+            one.recv(1, socket.MSG_PEEK)
+    threading.Thread(target=watch, daemon=True).start()
+    time.sleep(2)
+"""
+
+
+@pytest.mark.parametrize("source", [POLLER, STORE])
+def test_a_program_that_polls(tmp_path: Path, source: str) -> None:
+    """One that asks for the time until something has come does not stop the clock, nor one that waits for what it does not
+    take, as PyTorch's store does when rank 0 has ended first.
+    """
+    (tmp_path / "poll.py").write_text(source)
     done = execute(tmp_path, "--limit-s", "300", "--", sys.executable, "poll.py")
     assert done.returncode == 0, done.stderr
 

@@ -42,6 +42,8 @@ VERBS = (
     "workload",
     "shell",
     "exec",
+    "theory",
+    "explain",
     "clean",
 )
 

@@ -22,6 +22,8 @@ _TASK_TOP: Final = 0x7FC0000000
 _MOST_STACK_BYTES: Final = 1 << 20
 _VARIABLE: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*=")
 _PLATFORM: Final = b"x86_64"
+"""Lies below the words, and 16 random bytes without an end of their own below it (AT_PLATFORM, AT_RANDOM: fs/binfmt_elf.c)."""
+_RANDOM_BYTES: Final = 16
 _LONGEST: Final = 80
 
 
@@ -65,7 +67,8 @@ def parse_stack(stack: bytes) -> Running | None:
     words: list[str] = []
     for entry in reversed(strings[:end]):
         text = entry.decode(errors="replace")
-        if not entry or entry == _PLATFORM or not text.isprintable():
+        platform = entry.endswith(_PLATFORM) and len(entry) <= _RANDOM_BYTES + len(_PLATFORM)
+        if not entry or platform or not text.isprintable():
             break
         words.insert(0, text)
     command = " ".join(words)
