@@ -236,6 +236,8 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
     if real_time:  # before the results of an earlier comparison are gone
         require()
         check_budget(scenario.experiment, scenario.wiring, scenario.demands, scenario.speeds_bps, scenario.dilation)
+    else:
+        kernel.find()
     prepare_folder(scenario, out)
 
     # In real time one run would make the other late.

@@ -7,21 +7,17 @@ import ipaddress
 import sys
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from controller.cli.load_doca import add_doca_arguments, refuse_doca_arguments, run_doca
 from controller.cli.options import add_demand_options, check_demand_options, demands_of, whole_number
+from controller.cli.toml_file import read_toml
 from controller.errors import InputError
 from controller.nic.ebpf import Address, EbpfNic, line_rate_bps
 from controller.nic.rate_table import RATE_ONE
 from controller.rates import compute_rates
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 HELP: Final = "compute this rank's rates and write them to its NIC"
 
@@ -77,14 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_peers(path: Path, hosts: int) -> dict[int, Address]:
     """Rank to address. Raises InputError that names the line's key."""
-    try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist: check the path") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f'{path} is not TOML ({error}): give lines such as 0 = "10.0.0.1"') from None
+    table = read_toml(path, 'lines such as 0 = "10.0.0.1"')
     peers: dict[int, Address] = {}
     lines = table.get("peers", table)
     if not isinstance(lines, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Mapping
 from fractions import Fraction
@@ -12,17 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from controller.cli.toml_file import read_toml
 from controller.demand import Demand
 from controller.errors import CannotRunError, InputError
 from controller.nic.doca import DocaNic, State, default_settings, line_rate_bps
 from controller.nic.doca_message import MAX_BINDINGS, QPN_MAX, QPN_MIN, RATE_ONE, Binding
 from controller.nic.rate_table import RATE_SLOTS
 from controller.rates import compute_rates
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["add_doca_arguments", "read_bindings", "refuse_doca_arguments", "run_doca"]
 
@@ -95,14 +90,7 @@ def run_doca(arguments: argparse.Namespace, demand: Demand) -> int:
 
 def read_bindings(path: Path, hosts: int) -> list[Binding]:
     """QP number to rank, of function 0, or of others in tables: ``[1]``. Raises InputError that names the line's key."""
-    try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist: check the path") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path} is not TOML ({error}): give {_EXAMPLE}") from None
+    table = read_toml(path, _EXAMPLE)
     found: dict[tuple[int, int], Binding] = {}
     functions: list[tuple[int, Mapping[str, Any]]] = [
         (0, {key: value for key, value in table.items() if not isinstance(value, dict)})

@@ -29,6 +29,11 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
         raise InputError(f"{path} is empty: give one line a row, values separated by commas")
     if _is_header(first):
         first = first[1:]
+    elif len(first) == 1 and _names(first[0][1]):
+        raise InputError(
+            f"{path}: row 1, column 1 {_short(first[0][1][0].strip())!r} is not a number, and if this is a header, no row "
+            "follows it: give one line a row, values separated by commas"
+        )
     begin, width = first[0][0], len(first[0][1])
     # A row at a time: a number as an object takes ten times its text.
     arrays: list[NDArray[np.generic]] = []
@@ -48,7 +53,11 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
 
 def _is_header(rows: list[tuple[int, list[str]]]) -> bool:
     """A clear one: nothing in the first line is a number or separated by another mark, and there are lines after it."""
-    return len(rows) > 1 and not any(_looks_numeric(cell) or ";" in cell or "\t" in cell for cell in rows[0][1])
+    return len(rows) > 1 and _names(rows[0][1])
+
+
+def _names(cells: list[str]) -> bool:
+    return not any(_looks_numeric(cell) or ";" in cell or "\t" in cell for cell in cells)
 
 
 def _looks_numeric(cell: str) -> bool:

@@ -6,13 +6,16 @@ import argparse
 import csv
 import importlib.util
 import io
-from collections.abc import Callable, Iterable, Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from controller.cli.options import whole_number
 from controller.errors import CannotRunError, InputError
 from testbed.cli.experiment_options import add_experiment_options, experiment_mapping
+from testbed.experiment import DEMAND_KEYS
 from testbed.figures import incast, real, scale, use
 from testbed.figures.options import Figure, Options, Row, check_load_balancers
 from testbed.grid.run import run_grid
@@ -58,9 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=_help("seeds 1 to N, of the order of popularity and of the run", "seeds"),
     )
     grid = parser.add_argument_group("grid")
-    grid.add_argument(
-        "--jobs", type=whole_number, default=0, metavar="N", help="runs at a time; default: one a processor"
-    )
+    grid.add_argument("--jobs", type=_jobs, default=None, metavar="N", help="runs at a time; default: one a processor")
     grid.add_argument("--dask", default="", metavar="ADDRESS", help="run on the cluster of this scheduler instead")
     add_experiment_options(
         parser, without=_SET_HERE, demand_help="matrix file; figure 2 takes several, 1 and 4 one instead of Zipf's"
@@ -86,6 +87,16 @@ def _help(text: str, option: str) -> str:
     return f"{text}; default: {', '.join(defaults)}"
 
 
+def _jobs(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: give a whole number, 1 or more")
+    return number
+
+
 def _list_of(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     def parse(text: str) -> tuple[T, ...]:
         try:
@@ -102,10 +113,13 @@ def _list_of(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs what is missing of the grid, then writes figure-N.csv, figure-N.png, and figure-N-cells.csv, which names the cells."""
+    """Runs what is missing of the grid, then writes figure-N.csv, figure-N.png, and figure-N-cells.csv, which names the cells.
+
+    Figures that compare both runs also write figure-N-gain.csv. What an earlier command wrote stays until all of it can be replaced.
+    """
     if str(arguments.out) in ("", "."):
         raise InputError("--out names no folder of its own: give one for the results, such as results/figure-3")
-    if arguments.dask and arguments.jobs:
+    if arguments.dask and arguments.jobs is not None:
         raise InputError("--jobs is for this machine, and with --dask the workers' threads decide: leave one out")
     for module in ("pyarrow", "matplotlib"):
         if importlib.util.find_spec(module) is None:
@@ -116,12 +130,22 @@ def run(arguments: argparse.Namespace) -> int:
     store = Store(arguments.out)
     try:
         files = {what: arguments.out / f"figure-{figure.number}{suffix}" for what, suffix in _SUFFIXES.items()}
-        _remove(files.values())  # or what fails now would seem to have made them
-        _write(files["cells"], _csv([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells]))
-        run_grid([cell for _, cell in cells], store, jobs=arguments.jobs, dask=arguments.dask)
-        rows = figure.table(cells, store)
-        _write(files["table"], _csv(rows))
-        _write(files["picture"], figure.draw(rows, figure.title))
+        if figure.gain is None:
+            del files["gain"]
+        _check_places(list(files.values()))  # before hours of runs
+        try:
+            run_grid([cell for _, cell in cells], store, jobs=arguments.jobs or 0, dask=arguments.dask)
+            rows = figure.table(cells, store)
+            made = {"table": _csv(rows), "picture": figure.draw(rows, figure.title)}
+            if figure.gain is not None:
+                made["gain"] = _csv(figure.gain(cells, store))
+            made["cells"] = _csv([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells])
+        except CannotRunError:
+            if files["table"].exists():
+                print(f"note: {files['table']} and its picture are still those of an earlier command", file=sys.stderr)
+            raise
+        for what, file in files.items():
+            _write(file, made[what])
     finally:
         store.close()
     for what, file in files.items():
@@ -130,7 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 _DIGITS: Final = 4
-_SUFFIXES: Final = {"table": ".csv", "picture": ".png", "cells": "-cells.csv"}
+_SUFFIXES: Final = {"table": ".csv", "picture": ".png", "gain": "-gain.csv", "cells": "-cells.csv"}
 
 
 def _options(figure: Figure, arguments: argparse.Namespace, scratch: Path) -> Options:
@@ -184,8 +208,13 @@ def _options(figure: Figure, arguments: argparse.Namespace, scratch: Path) -> Op
 
 
 def _check_demands(figure: Figure, demands: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    if "demand" not in figure.options and (demands or arguments.unit or arguments.token_bytes):
+    if "demand" not in figure.options and demands:
         raise InputError(f"--demand is not for figure {figure.number}, which makes its own by --hosts, --s and --bytes")
+    reading = [key.name for key in DEMAND_KEYS if getattr(arguments, key.name, None) is not None]
+    reading = [f"--{name.replace('_', '-')}" for name in reading if name != "file"]
+    if reading and not demands and figure.number != 2:
+        without = "give one" if "demand" in figure.options else "which this figure does not take: leave it out"
+        raise InputError(f"{reading[0]} says how the file of --demand is read, {without}")
     if figure.number == 2:
         if not demands:
             raise InputError(
@@ -209,12 +238,12 @@ def _csv(rows: Sequence[Row]) -> bytes:
     return text.getvalue().encode()
 
 
-def _remove(paths: Iterable[Path]) -> None:
+def _check_places(paths: Sequence[Path]) -> None:
+    """Raises CannotRunError where results could not be written at the end."""
     for path in paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise CannotRunError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
+        if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            why = "it is a folder" if path.is_dir() else "its folder is not writable"
+            raise CannotRunError(f"{path} cannot be written: {why}; choose another --out")
 
 
 def _write(path: Path, content: bytes) -> None:

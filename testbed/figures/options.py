@@ -93,6 +93,8 @@ class Figure:
     """Of the cells and the store that has them."""
     draw: Callable[[list[Row], str], bytes]
     """The picture of the table, with its title: PNG."""
+    gain: Callable[[Sequence[tuple[Row, Cell]], Any], list[Row]] | None = None
+    """A second table: what pacing gains."""
 
 
 def check_load_balancers(names: Sequence[str]) -> None:

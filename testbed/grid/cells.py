@@ -37,6 +37,8 @@ _NO_PART_OF_A_RUN: Final = ("cli", "report", "figures", "grid", "workload")
 
 _OF_PLACES: Final = ("demand", "notes")
 """What a result says of where its files lie, which is not the same everywhere."""
+_OF_MEANS: Final = ("memory_mib", "limit_s", "limit_virtual_s")
+"""Keys that decide whether a run ends here, and nothing of its result: what failed is tried with more, and the rest need not run again."""
 
 Files = dict[str, bytes]
 """What is kept of a cell: result.json, and NAME.parquet for each of its tables."""
@@ -169,7 +171,9 @@ def cells_of(
         raise InputError("a grid runs in virtual time on the fabric kernel: what it keeps must be the same every time")
     scenario = prepare(experiment)
     if not scenario.expected_bytes:
-        raise InputError(f"{experiment.demand[0].file} sends nothing: give a matrix with something off its diagonal")
+        raise InputError(
+            f"{experiment.demand[0].file}: nothing to send: give another matrix, with something off its diagonal"
+        )
     mtu = experiment.mtu_bytes
     packets = sum(int((-(-demand.wire_bytes // mtu)).sum()) for demand in scenario.demands)
     # One of each for all cells: some grids have hundreds, with megabytes each.
@@ -220,7 +224,7 @@ def _network(scenario: Scenario) -> Network:
 def canonical(scenario: Scenario, run: Run) -> dict[str, Any]:
     """All that decides a result: the keys as run, contents by their hashes instead of paths, and what runs them."""
     document = identity(scenario, run)
-    for name in _OF_PLACES:
+    for name in (*_OF_PLACES, *_OF_MEANS):
         del document[name]
     if run.schedule.endswith(".py"):
         document["schedule"] = Path(run.schedule).name
@@ -318,7 +322,9 @@ def run_cell(cell: Cell, halt: Halt, progress: Callable[[int, int], None], at_on
 
 
 def _files(cell: Cell, document: dict[str, Any], data: RunData) -> Files:
-    measured = {name: value for name, value in data.figures.items() if name not in (*WALL_FIGURES, *_OF_PLACES)}
+    measured = {
+        name: value for name, value in data.figures.items() if name not in (*WALL_FIGURES, *_OF_PLACES, *_OF_MEANS)
+    }
     files = {RESULT: _json({**measured, **document})}
     for name in cell.tables:
         files[f"{name}.parquet"] = table_bytes(getattr(data, name))

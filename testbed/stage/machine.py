@@ -109,7 +109,11 @@ class Machine(ABC):
 
     def _overran(self, limit_s: float) -> str:
         """What is said at the limit of wall time, before the machine is killed."""
-        return f"the limit of {limit_s:g} s of wall time was reached"
+        return f"the limit of {limit_s:g} s of wall time was reached{self._culprit() or ': give more by --limit-s'}"
+
+    def _culprit(self) -> str:
+        """What may have used the time up, as the end of that line; empty where only more time helps."""
+        return ""
 
     def _done(self) -> bool:
         """The guest leaves a file when its task has ended well."""

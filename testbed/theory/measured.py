@@ -169,7 +169,7 @@ class Theory:
         try:
             return hot_port(self.saved.table(run["run"], "ports", _COLUMNS), self.hot_host, self.phase)
         except MissingTableError as error:
-            raise InputError(f"{self.saved.folder}: {error}: run the experiment again") from None
+            raise InputError(f"{self.saved.folder}: {str(error).rstrip('.')}: run the experiment again") from None
         except KeyError:
             raise InputError(
                 f"{self.saved.folder}: {run['run']}/ports.parquet has nothing of the port that faces {self.hot_host}: run the "

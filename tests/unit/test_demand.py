@@ -62,7 +62,7 @@ BAD_CSV = {
     "ragged below a header": ("a,b\n0,1\n1\n", "row 3 has 1 values, row 2 has 2"),
     "empty": ("", "empty"),
     "only white space": (" \r\n\n\t\n", "empty"),
-    "only a header": ("a,b\n", "row 1, column 1 'a' is not a number"),
+    "only a header": ("a,b\n", "row 1, column 1 'a' is not a number, and if this is a header, no row follows it"),
     "text": ("all work and no play\nmakes Jack\n", "not a number"),
     "one word": ("0,1\nx,0\n", "row 2, column 1 'x' is not a number"),
     "half a header": ("a,1\n0,1\n1,0\n", "row 1, column 1 'a' is not a number"),

@@ -142,13 +142,12 @@ class VirtualMachine(Machine):
         if not self._done():
             raise CannotRunError("the virtual machine ended early: what it printed above says why")
 
-    def _overran(self, limit_s: float) -> str:
-        """Names the program of a rank that was computing, if there is one: it may have stopped virtual time."""
-        text = super()._overran(limit_s)
+    def _culprit(self) -> str:
+        """The program of a rank that was computing, if there is one: it may have stopped virtual time."""
         found = busiest(self._process.pid) if self._process else None
         if found is None or found.rank is None:
-            return text
-        return f"{text}; rank {found.rank} was running ({found.command}): what computes without end stops virtual time"
+            return ""
+        return f"; rank {found.rank} was running ({found.command}): what computes without end stops virtual time"
 
     def _start(self, task: str, *, interactive: bool) -> subprocess.Popen[bytes]:
         uml = self._work / "uml"
