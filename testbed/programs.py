@@ -67,8 +67,6 @@ def prepare_programs(experiment: Experiment) -> Scenario:
         raise InputError("lb is reps, which needs the engine's ACKs: for real programs give ops, ecmp or ar")
     if experiment.background:
         raise InputError("background: the engine sends it, and real programs run without: leave it out")
-    if len(experiment.demand) > 1:
-        raise InputError("exec writes the rates of one demand: leave the others out")
     for run in experiment.runs:
         if run.schedule not in SCHEDULES or run.cc != "none":
             raise InputError(
@@ -79,6 +77,8 @@ def prepare_programs(experiment: Experiment) -> Scenario:
                 "schedule rate needs a demand: give a [[demand]], or rr where a program writes its own rates"
             )
     scenario = prepare(experiment)
+    if len(scenario.demands) > 1:
+        raise InputError(f"{len(scenario.demands)} demands: exec writes the rates of one; leave the others out")
     if not experiment.dilation:
         scenario = prepare(replace(experiment, dilation=scenario.dilation * _FACTOR))
     return scenario

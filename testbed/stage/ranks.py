@@ -72,6 +72,7 @@ def run_ranks(job: dict[str, Any], net: FabricNet, fabric: FabricPrograms, work:
     _pin_rates(fabric)
     names = [host.name for host in net.hosts]
     _write_names(names)
+    Path("/proc/sys/kernel/randomize_va_space").write_text("0")  # addresses decide the order of what programs hash
     for host in net.hosts:
         _set_sysctls(host.pid, given["sysctls"])
     # What a rank prints is to be passed on before it goes on, lest it stop the clock; ranks run as they would elsewhere.

@@ -153,6 +153,15 @@ def test_what_exec_does_not_know(keys: dict[str, Any], message: str) -> None:
         prepare_programs(from_mapping({"schedule": "rr", **keys}, needs_demand=False))
 
 
+def test_exec_takes_one_demand(tmp_path: Path) -> None:
+    (tmp_path / "demand.csv").write_text("0,1\n1,0\n")
+    phases: list[dict[str, Any]] = [{"file": str(tmp_path / "demand.csv"), "name": str(number)} for number in range(2)]
+    phases[1]["after"] = ["0"]
+    with pytest.raises(InputError, match="2 demands"):
+        prepare_programs(from_mapping({"schedule": "rate", "demand": phases}))
+    assert prepare_programs(from_mapping({"schedule": "rate", "demand": phases[:1]})).dilation == 10_000
+
+
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     verb.add_arguments(parser)
