@@ -11,6 +11,8 @@ KERNEL_PACKAGES := linux-source-6.12 xz-utils flex bison bc
 # BMv2 itself is in no distribution: vagrant/provision.sh gets it. What it is programmed with needs Thrift.
 BMV2_PACKAGES := python3-thrift
 LINT_PACKAGES := clang-format shellcheck
+# What the tests of the pacer send with.
+TRAFFIC_PACKAGES := iperf3
 # The tests open a report in it: 113 MB to download with all that it needs on Debian 12, 414 MB on disk.
 BROWSER_PACKAGES := chromium
 
@@ -19,22 +21,26 @@ BPF_HEADERS := $(wildcard ebpf/include/*.h ebpf/fabric/*.h)
 BPF_FLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -I ebpf/include \
 	-I /usr/include/$(shell uname -m)-linux-gnu
 
-ENGINE_SOURCES := $(wildcard testbed/engine/*.c)
-ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h)
+# The engine models DPUs with their own code.
+ENGINE_SOURCES := $(wildcard testbed/engine/*.c dpu/*.c)
+ENGINE_HEADERS := $(wildcard testbed/engine/*.h ebpf/include/*.h dpu/*.h)
 ENGINE_STAMP := build/engine.stamp
+# Preloaded into the programs that incastfree exec runs.
+PATIENCE := testbed/stage/patience.so
 NATIVE_SOURCES := $(wildcard controller/native/*.c)
 NATIVE_STAMP := build/native.stamp
-C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] controller/native/*.[ch] benchmarks/*/*.c)
+C_SOURCES := $(wildcard ebpf/*/*.[ch] testbed/engine/*.[ch] testbed/stage/*.c controller/native/*.[ch] benchmarks/*/*.c)
 SHELL_SCRIPTS := $(wildcard scripts/*.sh vagrant/*.sh) .ci/run
+C_SOURCES += $(wildcard dpu/*.[ch] dpu/*/*.[ch] dpu/*/*/*.[ch] tests/doca/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install-host packages kernel-packages bmv2-packages browser kernel demo test unit lint format bench \
-	bench-controller p4 clean
+.PHONY: help setup install-host packages kernel-packages bmv2-packages browser torch kernel demo test unit lint format bench \
+	bench-controller fuzz p4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
-setup: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) kernel ## install and build all that a run needs
+setup: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) $(PATIENCE) kernel ## install and build all that a run needs
 
 install-host: packages bmv2-packages $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) ## the same for --stage host: no kernel
 
@@ -74,9 +80,12 @@ testbed/fabric/objects/%.bpf.o: ebpf/fabric/%.bpf.c $(BPF_HEADERS) Makefile | pa
 $(ENGINE_STAMP): $(ENGINE_SOURCES) $(ENGINE_HEADERS) Makefile | packages
 	@mkdir -p build
 	$(CC) -O2 -g -Wall -Wextra -Werror -shared -fPIC $$($(PYTHON) -c \
-		'import sysconfig; print("-I" + sysconfig.get_paths()["include"])') -I ebpf/include $(ENGINE_SOURCES) \
+		'import sysconfig; print("-I" + sysconfig.get_paths()["include"])') -I ebpf/include -I dpu $(ENGINE_SOURCES) \
 		-o testbed/engine/_engine$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 	@touch $@
+
+$(PATIENCE): testbed/stage/patience.c Makefile | packages
+	$(CC) -O2 -Wall -Wextra -Werror -shared -fPIC $< -o $@
 
 # The same that pip builds (setup.py).
 $(NATIVE_STAMP): $(NATIVE_SOURCES) $(wildcard controller/native/*.h) $(wildcard ebpf/include/rate_table*.h) Makefile | packages
@@ -95,7 +104,12 @@ demo: setup ## compare round robin, with and without control, and rate-based pac
 	@$(BIN)/incastfree compare --demand results/zipf-16.csv --unit wire-bytes \
 		--schedule rr,rr+nscc,rate --out results/demo
 
+# For incastfree exec: Debian's PyTorch with its own NumPy, 1 GB to download; and iperf3. Tests that lack them are skipped.
+torch: packages ## install what docs/exec.md runs: PyTorch (1 GB to download) and iperf3
+	@scripts/install-packages.sh python3-torch python3-numpy iperf3
+
 test: setup build/dev.stamp browser ## run all tests
+	@scripts/install-packages.sh $(TRAFFIC_PACKAGES)
 	@$(BIN)/python -m pytest tests
 
 unit: $(BIN)/incastfree $(ENGINE_STAMP) $(NATIVE_STAMP) build/dev.stamp ## run the tests that boot nothing
@@ -119,6 +133,11 @@ format: build/dev.stamp ## format Python and C
 bench: setup ## measure speed, set-up time and memory (some minutes, on an idle machine)
 	@$(BIN)/python benchmarks/virtual_stage.py
 
+FUZZ_SECONDS := 300
+
+fuzz: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## changed files for every reader of demands, five minutes each (FUZZ_SECONDS=300)
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
 bench-controller: $(BIN)/incastfree $(NATIVE_STAMP) ## measure the controller: M, a rank's rates, their write (a minute)
 	@$(BIN)/python benchmarks/controller
 
@@ -127,5 +146,5 @@ p4: ## compile the P4 switch for BMv2 again (where p4c is)
 
 clean: ## remove what was built here; the kernel stays in the user's cache
 	rm -rf build $(VENV) results controller/nic/objects testbed/fabric/objects testbed/engine/_engine*.so \
-		controller/native/_native*.so
+		controller/native/_native*.so $(PATIENCE)
 	rm -rf *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -85,11 +85,16 @@ def matrices(data: Path, folder: Path, *, small: bool) -> list[Matrix]:
     return [matrix for matrix in found if "16 hosts" in matrix.group or "github" in matrix.name] if small else found
 
 
-def cells(matrix: Matrix, *, of_servers: bool) -> list[Cell]:
+def schedules_of(rows: str, *, of_servers: bool) -> list[str]:
+    every = OF_SERVERS if of_servers else FLAT
+    return [name for name in every if not rows or name in rows.split(",")]
+
+
+def cells(matrix: Matrix, rows: str, *, of_servers: bool) -> list[Cell]:
     demand = {"file": matrix.file, "unit": matrix.unit} | (
         {"token_bytes": matrix.token_bytes} if matrix.token_bytes else {}
     )
-    keys: dict[str, Any] = {"demand": [demand], "schedule": list(OF_SERVERS if of_servers else FLAT), "seed": 1}
+    keys: dict[str, Any] = {"demand": [demand], "schedule": schedules_of(rows, of_servers=of_servers), "seed": 1}
     if of_servers:
         keys |= {"gpus_per_server": matrix.gpus, "server_link_gbps": SERVER_LINK_GBPS}
     return cells_of(from_mapping(keys), tables=(), label=f"{matrix.group} {matrix.name}")
@@ -162,19 +167,25 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--small", action="store_true", help="16 hosts and one of the real matrices")
     parser.add_argument("--so-far", action="store_true", help="run nothing, and print what is there")
+    parser.add_argument("--rows", default="", help="of which schedules; default: all")
     parser.add_argument("--jobs", type=int, default=0)
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         chosen = matrices(arguments.data, Path(name), small=arguments.small)
-        found = {(matrix, of): cells(matrix, of_servers=of) for matrix in chosen for of in (False, True)}
+        found = {
+            (matrix, of): cells(matrix, arguments.rows, of_servers=of)
+            for matrix in chosen
+            for of in (False, True)
+            if schedules_of(arguments.rows, of_servers=of)
+        }
         store = Store(arguments.out)
         for group in dict.fromkeys(matrix.group for matrix in chosen) if not arguments.so_far else ():
             wanted = [cell for (matrix, _), some in found.items() if matrix.group == group for cell in some]
             run_grid(wanted, store, jobs=arguments.jobs)
         known: dict[tuple[str, str, str, int], float] = {}
         for (matrix, of), some in found.items():
-            for cell, schedule in zip(some, OF_SERVERS if of else FLAT, strict=True):
+            for cell, schedule in zip(some, schedules_of(arguments.rows, of_servers=of), strict=True):
                 if not store.has(cell):  # with --so-far
                     continue
                 plan = plan_ms(matrix, schedule, known, of_servers=of)

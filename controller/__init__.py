@@ -10,8 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from controller.demand import Bottleneck, Demand, load_demand
+    from controller.demand import Bottleneck, Demand, DemandSequence, load_demand, load_demands
     from controller.errors import CannotRunError, InputError
+    from controller.formats import Chosen, Reading
     from controller.loads import PortLoads, port_loads
     from controller.nic import Capabilities, Nic, attach_nic, open_nic
     from controller.rates import compute_rates, rank_rates
@@ -20,13 +21,17 @@ __all__ = [
     "Bottleneck",
     "CannotRunError",
     "Capabilities",
+    "Chosen",
     "Demand",
+    "DemandSequence",
     "InputError",
     "Nic",
     "PortLoads",
+    "Reading",
     "attach_nic",
     "compute_rates",
     "load_demand",
+    "load_demands",
     "open_nic",
     "port_loads",
     "rank_rates",
@@ -35,8 +40,9 @@ __all__ = [
 __version__ = "0.1.0"
 
 _PLACES: Final = {
-    "controller.demand": ("Bottleneck", "Demand", "load_demand"),
+    "controller.demand": ("Bottleneck", "Demand", "DemandSequence", "load_demand", "load_demands"),
     "controller.errors": ("CannotRunError", "InputError"),
+    "controller.formats": ("Chosen", "Reading"),
     "controller.nic": ("Capabilities", "Nic", "attach_nic", "open_nic"),
     "controller.loads": ("PortLoads", "port_loads"),
     "controller.rates": ("compute_rates", "rank_rates"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,19 +11,34 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from controller.errors import InputError
-from controller.formats import read_matrix
+from controller.formats import AUTO, Place, Reading, Trace, read_trace
 from controller.loads import PortLoads, exact_total, port_loads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["HEADER_BYTES", "MAX_HOSTS", "MTU_BYTES", "UNITS", "Bottleneck", "Demand", "bottleneck_of", "load_demand"]
+__all__ = [
+    "DIRECTIONS",
+    "HEADER_BYTES",
+    "MAX_HOSTS",
+    "MTU_BYTES",
+    "UNITS",
+    "Bottleneck",
+    "Demand",
+    "DemandSequence",
+    "bottleneck_of",
+    "load_demand",
+    "load_demands",
+    "payload_bytes",
+]
 
 MTU_BYTES: Final = 4096
 HEADER_BYTES: Final = 64
 """Headers of one packet, inside its MTU (DESIGN: 4096 B on the wire, 64 B of it headers)."""
 MAX_HOSTS: Final = 1000
 UNITS: Final = ("tokens", "bytes", "wire-bytes")
+DIRECTIONS: Final = ("dispatch", "combine", "both")
+"""As it is read; transposed; or each demand and then its transpose."""
 _MAX_TOTAL: Final = 2**63 - 1
 _MAX_TOKEN_BYTES: Final = 2**31
 
@@ -94,55 +109,178 @@ def bottleneck_of(loads: PortLoads, speeds_bps: Sequence[Fraction]) -> Bottlenec
     return best
 
 
-def load_demand(
-    path: Path,
+@dataclass(frozen=True)
+class DemandSequence:
+    """The demands of a file in their order in time. Each is made when it is asked for: traces hold thousands."""
+
+    path: Path
+    trace: Trace
+    unit: str
+    """What the entries count: tokens, bytes or wire-bytes."""
+    token_bytes: int
+    combine_token_bytes: int
+    mtu_bytes: int
+    hosts_per_server: int
+    direction: str
+
+    def __len__(self) -> int:
+        return len(self.trace) * (2 if self.direction == "both" else 1)
+
+    def place(self, index: int) -> Place:
+        """Step and layer of demand ``index``, and whether it is a combine."""
+        place, combine = self._which(index)
+        found = self.trace.places[place]
+        return found._replace(part=f"{found.part} combine".strip()) if combine else found
+
+    def _which(self, index: int) -> tuple[int, bool]:
+        if self.direction == "both":
+            return index // 2, bool(index % 2)
+        return index, self.direction == "combine"
+
+    def _where(self, index: int) -> str:
+        place = str(self.place(index)) if len(self) > 1 else ""
+        return f"{self.path}: {place}" if place else str(self.path)
+
+    def _made(self, index: int) -> tuple[Demand, int]:
+        place, combine = self._which(index)
+        counts = self.trace.matrix(place)
+        where = self._where(index)
+        _check_shape(where, counts)
+        factor = (self.combine_token_bytes if combine else self.token_bytes) if self.unit == "tokens" else 1
+        payload = _scaled(where, counts.T if combine else counts, factor)
+        return _demand(where, payload, self.unit, self.mtu_bytes, self.hosts_per_server)
+
+    def __getitem__(self, index: int) -> Demand:
+        """Raises InputError, which names the file and the place in it."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        demand, filled = self._made(index)
+        return replace(demand, notes=self._notes_of(self._where(index), demand.local_bytes, filled))
+
+    def __iter__(self) -> Iterator[Demand]:
+        return (self[index] for index in range(len(self)))
+
+    def _notes_of(self, where: str, local_bytes: int, filled: int) -> tuple[str, ...]:
+        notes = []
+        if local_bytes:
+            at = "on the diagonal" if self.hosts_per_server == 1 else "inside servers"
+            notes.append(f"{where}: {local_bytes} bytes {at} are local and do not enter the network")
+        if filled:
+            notes.append(f"{where}: the last packet of {filled} flows was filled up to its {HEADER_BYTES} B header")
+        return tuple(notes)
+
+    def read(self) -> tuple[Demand, ...]:
+        """All of them. What was assumed stands in the notes of the first, once for all."""
+        made = [self._made(index) for index in range(len(self))]
+        hosts = {demand.hosts for demand, _ in made}
+        if len(hosts) > 1:
+            raise InputError(
+                f"{self.path} has demands of {min(hosts)} to {max(hosts)} hosts: choose with --steps and --layers"
+            )
+        local_bytes = sum(demand.local_bytes for demand, _ in made)
+        notes = self._notes_of(str(self.path), local_bytes, sum(filled for _, filled in made))
+        first, *others = (demand for demand, _ in made)
+        return (replace(first, notes=(*self.trace.notes, *notes)), *others)
+
+
+def load_demands(
+    path: Path | str,
     *,
-    unit: str = "bytes",
+    unit: str = AUTO,
     token_bytes: int = 0,
     mtu_bytes: int = MTU_BYTES,
     hosts_per_server: int = 1,
-) -> Demand:
-    """Reads a matrix file and turns it into bytes on the wire.
+    reading: Reading | None = None,
+    direction: str = "dispatch",
+    combine_token_bytes: int = 0,
+) -> DemandSequence:
+    """The demands of a matrix file or a trace, as bytes on the wire.
 
-    ``unit`` says what an entry counts: ``tokens`` of ``token_bytes`` payload each, payload ``bytes``, or
-    ``wire-bytes`` with the headers already in. Payload is cut into packets of ``mtu_bytes``, of which
-    ``HEADER_BYTES`` are headers; the last packet of a flow is as short as what is left.
+    ``unit`` says what an entry counts: ``tokens`` of ``token_bytes`` payload each, payload ``bytes``, or ``wire-bytes``
+    with the headers already in; ``auto`` is what the format says, else payload bytes. Payload is cut into packets of
+    ``mtu_bytes``, of which ``HEADER_BYTES`` are headers; the last packet of a flow is as short as what is left. ``reading`` says what
+    the file does not. A combine goes the other way, with ``combine_token_bytes`` a token (0: the same).
 
     Raises InputError, which names the file and what to do.
     """
-    if unit not in UNITS:
+    if unit not in (AUTO, *UNITS):
         raise InputError(f"unit {unit!r} is not known: use one of {', '.join(UNITS)}")
-    if unit == "tokens" and not 0 < token_bytes <= _MAX_TOKEN_BYTES:
-        raise InputError("unit tokens needs the size of a token: give token_bytes, such as 7168, at most 2^31")
-    if unit != "tokens" and token_bytes:
-        raise InputError(f"token_bytes goes with unit tokens, but the unit is {unit}")
-    counts = read_matrix(path)
-    _check_shape(path, counts)
-    payload = _scaled(path, counts, token_bytes if unit == "tokens" else 1)
+    if direction not in DIRECTIONS:
+        raise InputError(f"direction {direction!r} is not known: use one of {', '.join(DIRECTIONS)}")
+    path = Path(path)
+    trace = read_trace(path, reading)
+    told = trace.unit or "bytes"
+    if unit == AUTO:
+        unit = told
+    elif trace.unit and unit != told and (told, unit) != ("bytes", "wire-bytes"):
+        raise InputError(f"{path} counts {told}, but the unit is {unit}: leave the unit out")
+    for name, size in (("token_bytes", token_bytes), ("combine_token_bytes", combine_token_bytes)):
+        if unit != "tokens" and size:
+            raise InputError(f"{name} goes with unit tokens, but the unit is {unit}")
+        if size > _MAX_TOKEN_BYTES:
+            raise InputError(f"{name} is {size}: give at most 2^31")
+    if unit == "tokens" and not token_bytes > 0:
+        raise InputError(f"{path}: unit tokens needs the size of a token: give token_bytes, such as 7168, at most 2^31")
+    if combine_token_bytes and direction == "dispatch":
+        raise InputError("combine_token_bytes goes with direction combine or both")
+    return DemandSequence(
+        path, trace, unit, token_bytes, combine_token_bytes or token_bytes, mtu_bytes, hosts_per_server, direction
+    )
 
-    notes: list[str] = []
+
+def load_demand(
+    path: Path | str,
+    *,
+    unit: str = AUTO,
+    token_bytes: int = 0,
+    mtu_bytes: int = MTU_BYTES,
+    hosts_per_server: int = 1,
+    reading: Reading | None = None,
+) -> Demand:
+    """The one demand of a file: see load_demands. Raises InputError, also where the file holds several."""
+    sequence = load_demands(
+        path,
+        unit=unit,
+        token_bytes=token_bytes,
+        mtu_bytes=mtu_bytes,
+        hosts_per_server=hosts_per_server,
+        reading=reading,
+    )
+    if len(sequence) != 1:
+        raise InputError(
+            f"{path} holds {len(sequence)} demands, {sequence.place(0)} to {sequence.place(len(sequence) - 1)}: choose one with "
+            "--steps and --layers"
+        )
+    return sequence.read()[0]
+
+
+def payload_bytes(demand: Demand, mtu_bytes: int = MTU_BYTES) -> NDArray[np.int64]:
+    """What is left of the wire bytes without headers, N x N: what load_demands was given, if it was payload."""
+    return demand.wire_bytes - HEADER_BYTES * -(-demand.wire_bytes // mtu_bytes)
+
+
+def _demand(
+    where: str, payload: NDArray[np.int64], unit: str, mtu_bytes: int, hosts_per_server: int
+) -> tuple[Demand, int]:
+    """The demand, and of how many flows the last packet was filled up to a header."""
     servers = np.arange(len(payload)) // hosts_per_server
     local = servers[:, None] == servers[None, :]
     local_bytes = int(payload[local].sum())
     payload[local] = 0
-    if local_bytes:
-        where = "on the diagonal" if hosts_per_server == 1 else "inside servers"
-        notes.append(f"{path}: {local_bytes} bytes {where} are local and do not enter the network")
+    filled = 0
     if unit != "wire-bytes":
         added = HEADER_BYTES * -(-payload // (mtu_bytes - HEADER_BYTES))
     else:
         last = payload % mtu_bytes
         short = (last > 0) & (last < HEADER_BYTES)
         added = np.where(short, HEADER_BYTES - last, 0)
-        if short.any():
-            notes.append(
-                f"{path}: the last packet of {int(short.sum())} flows was filled up to its {HEADER_BYTES} B header"
-            )
-    _check_total(path, payload, added)
-    return Demand(payload + added, local_bytes, tuple(notes))
+        filled = int(short.sum())
+    _check_total(where, payload, added)
+    payload += added
+    return Demand(payload, local_bytes), filled
 
 
-def _check_shape(path: Path, counts: NDArray[np.generic]) -> None:
+def _check_shape(path: str, counts: NDArray[np.generic]) -> None:
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1]:
         shape = " x ".join(str(n) for n in counts.shape)
         raise InputError(f"{path}: the matrix is {shape}, but must be square: one row and one column a host")
@@ -154,12 +292,12 @@ def _check_shape(path: Path, counts: NDArray[np.generic]) -> None:
         raise InputError(f"{path}: {counts.shape[0]} hosts are too many: at most {MAX_HOSTS} are supported")
 
 
-def _place(path: Path, wrong: NDArray[np.bool_]) -> str:
+def _place(path: str, wrong: NDArray[np.bool_]) -> str:
     row, column = (int(n) for n in np.argwhere(wrong)[0])
     return f"{path}: row {row + 1}, column {column + 1}"
 
 
-def _scaled(path: Path, counts: NDArray[np.generic], factor: int) -> NDArray[np.int64]:
+def _scaled(path: str, counts: NDArray[np.generic], factor: int) -> NDArray[np.int64]:
     """Whole bytes from counts; part of a byte counts as a byte."""
     if counts.dtype.kind == "f":
         with np.errstate(over="ignore"):
@@ -179,7 +317,7 @@ def _scaled(path: Path, counts: NDArray[np.generic], factor: int) -> NDArray[np.
     raise InputError(f"{path}: the total is above 2^63 bytes: give smaller amounts, or a smaller token_bytes")
 
 
-def _check_total(path: Path, payload: NDArray[np.int64], added: NDArray[np.int64]) -> None:
+def _check_total(path: str, payload: NDArray[np.int64], added: NDArray[np.int64]) -> None:
     """What was added to the payload is small against it, so that each of the two sums is exact."""
     if exact_total(payload) + exact_total(added) > _MAX_TOTAL:
         raise InputError(f"{path}: the total on the wire is above 2^63 bytes: give smaller amounts")

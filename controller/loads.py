@@ -62,6 +62,7 @@ def exact_total(amounts: NDArray[Any]) -> int:
 
 def _integers(given: NDArray[Any]) -> NDArray[Any]:
     """As contiguous uint32 or int64."""
+    given = np.asarray(given)
     if given.ndim != 2 or given.shape[0] != given.shape[1] or not len(given):
         shape = " x ".join(str(n) for n in given.shape)
         raise InputError(f"the matrix is {shape}, but must be square: one row and one column a host")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ def compute_rates(
     demand: Demand | NDArray[Any],
     *,
     steps: int = RATE_ONE,
-    line_rates_bps: Sequence[Fraction] | None = None,
+    line_rates_bps: Sequence[Fraction | int | float] | None = None,
     rank: int | None = None,
 ) -> NDArray[np.uint32]:
     """R of all ranks (N x N, row = sender), or of one (N), from the whole demand.
@@ -36,22 +37,20 @@ def compute_rates(
     default. Rates are rounded so that no demand gets rate 0, no port is oversubscribed, and the slowest flow ends
     within T* / lambda (slack). Raises InputError where the steps are too coarse for that, and for what is no demand.
     """
-    wire_bytes = demand.wire_bytes if isinstance(demand, Demand) else demand
+    wire_bytes = demand.wire_bytes if isinstance(demand, Demand) else np.asarray(demand)
     loads = port_loads(wire_bytes)
     hosts = len(wire_bytes)
     _check_steps(steps)
-    if line_rates_bps is not None and len(line_rates_bps) != hosts:
-        raise InputError(f"{len(line_rates_bps)} line rates for {hosts} ranks: give one a rank")
     if rank is not None and not 0 <= rank < hosts:
         raise InputError(f"rank {rank}: the demand has ranks 0 to {hosts - 1}")
-    speeds = [Fraction(1)] * hosts if line_rates_bps is None else line_rates_bps
+    speeds = [Fraction(1)] * hosts if line_rates_bps is None else _speeds(line_rates_bps, hosts)
     ranks = range(hosts) if rank is None else range(rank, rank + 1)
     amounts = np.array(wire_bytes[ranks.start : ranks.stop], dtype=np.int64)
     amounts[np.arange(len(ranks)), ranks] = 0
     rates = np.zeros(amounts.shape, dtype=np.uint32)
     time_s = bottleneck_of(loads, speeds).time_s
     if time_s:
-        stretched_s = time_s / slack(hosts, speeds if line_rates_bps else [Fraction(1)], steps)
+        stretched_s = time_s / slack(hosts, speeds if line_rates_bps is not None else [Fraction(1)], steps)
         rates = rate_steps(amounts, stretched_s, [speeds[sender] for sender in ranks], steps)
     return rates if rank is None else rates[0]
 
@@ -62,7 +61,7 @@ def rank_rates(
     sent: NDArray[Any] | int,
     *,
     steps: int = RATE_ONE,
-    line_rates_bps: Sequence[Fraction] | None = None,
+    line_rates_bps: Sequence[Fraction | int | float] | None = None,
     rank: int | None = None,
 ) -> NDArray[np.uint32]:
     """R of one rank that knows its own row, and of all others the sums alone, as after an all-reduce.
@@ -80,7 +79,7 @@ def rank_rates(
     if len(received) != hosts:
         raise InputError(f"{len(received)} column sums for a row of {hosts}: give one a rank")
     if line_rates_bps is not None:
-        return _rank_rates_of(row, received, sent, steps, line_rates_bps, rank)
+        return _rank_rates_of(row, received, sent, steps, _speeds(line_rates_bps, hosts), rank)
     largest_row = int(sent) if isinstance(sent, (int, np.integer)) else int(_whole(sent, "sent").max(initial=0))
     usable = steps - hosts - 1  # lambda Q: the speeds cancel
     rates = np.empty(hosts, dtype=np.uint32)
@@ -108,8 +107,6 @@ def _rank_rates_of(
     hosts = len(row)
     if isinstance(sent, (int, np.integer)) or len(sent) != hosts:
         raise InputError("with line rates the sums of all rows are needed: give one a rank")
-    if len(line_rates_bps) != hosts:
-        raise InputError(f"{len(line_rates_bps)} line rates for {hosts} ranks: give one a rank")
     if rank is None:
         raise InputError(f"with line rates the rank is needed: say whose row it is, 0 to {hosts - 1}")
     sums = _whole(sent, "sent")
@@ -122,6 +119,16 @@ def _rank_rates_of(
     stretched_s = time_s / slack(hosts, line_rates_bps, steps)
     rates: NDArray[np.uint32] = rate_steps(row[None, :], stretched_s, [line_rates_bps[rank]], steps)[0]
     return rates
+
+
+def _speeds(line_rates_bps: Sequence[Fraction | int | float], hosts: int) -> list[Fraction]:
+    """Exactly; in bit/s."""
+    if len(line_rates_bps) != hosts:
+        raise InputError(f"{len(line_rates_bps)} line rates for {hosts} ranks: give one a rank")
+    for rank, rate in enumerate(line_rates_bps):
+        if not 0 < rate < math.inf:
+            raise InputError(f"line_rates_bps[{rank}] is {rate}: give the speed of rank {rank}'s port, above 0 bit/s")
+    return [Fraction(rate) for rate in line_rates_bps]
 
 
 def _check_steps(steps: int) -> None:

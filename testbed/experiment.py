@@ -12,8 +12,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-from controller.demand import HEADER_BYTES, MAX_HOSTS, MTU_BYTES, UNITS
+from controller.demand import DIRECTIONS, HEADER_BYTES, MAX_HOSTS, MTU_BYTES, UNITS
 from controller.errors import InputError
+from controller.formats import FORMATS, TOKEN_COPIES, Chosen, Reading, detect
 from controller.schedule import MODES, SCHEDULES, check_schedule, parse_schedule
 from testbed.engine import cca
 from testbed.topology import TOPOLOGIES
@@ -27,6 +28,7 @@ __all__ = [
     "AUTO",
     "BACKGROUND_KEYS",
     "DEMAND_KEYS",
+    "DOCA_MODEL",
     "FAILURE_KEYS",
     "KEYS",
     "Background",
@@ -41,8 +43,13 @@ __all__ = [
 ]
 
 AUTO: Final = "auto"
+DOCA_MODEL: Final = "doca-model"
+_MAILBOX_NS: Final = Fraction(13_200_000)
+"""One mailbox send to a BlueField-3, published (facts: AtlanticBob/hpft-implementation, p50)."""
+_OWN_RATES: Final = ("dcqcn", "dcqcn-paper")
 
 Value = Any
+_FEWEST_HOSTS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -64,10 +71,45 @@ class Key:
 
 DEMAND_KEYS: Final = (
     Key("name", "text", "", "what later phases call this one; default: its place, from 1"),
-    Key("file", "text", None, "matrix file: CSV or NPY, row = sender, column = receiver"),
-    Key("unit", "text", "bytes", "what an entry counts; bytes are payload", choices=UNITS),
+    Key(
+        "file",
+        "text",
+        None,
+        "matrix (row = sender) or trace of a framework: a file, a folder or a pattern of ranks' files",
+    ),
+    Key(
+        "unit",
+        "text",
+        AUTO,
+        "what an entry counts; bytes are payload; auto: what the format says, else bytes",
+        choices=(AUTO, *UNITS),
+    ),
     Key("token_bytes", "integer", 0, "payload of one token, with unit tokens", "B", maximum=2**31),
     Key("after", "list", (), "phases that must have ended everywhere before this one starts"),
+    Key("format", "text", AUTO, "what the file is; auto: by its content (docs/formats.md)", choices=FORMATS),
+    Key("steps", "text", "", "steps of a trace, such as 3 or 0:10 (0 to 9), each a phase; all if left out"),
+    Key("layers", "text", "", "layers of a trace, likewise"),
+    Key("ranks", "integer", 0, "ranks of a trace; 0: as many as it shows", maximum=MAX_HOSTS),
+    Key(
+        "experts_per_rank", "integer", 0, "experts of each rank, contiguous; 0: the trace says how many", maximum=2**20
+    ),
+    Key("placement", "text", "", "JSON or .pt file with the rank of each expert, or physical_to_logical_map"),
+    Key("source_rows", "text", "", "file with what each rank sends, where the trace has receivers alone"),
+    Key(
+        "token_copies",
+        "text",
+        AUTO,
+        "a token for two experts on one rank counts twice or once; auto: as the format sends it",
+        choices=TOKEN_COPIES,
+    ),
+    Key(
+        "direction",
+        "text",
+        "dispatch",
+        "as the file has it; combine: the other way; both: each demand, then its combine",
+        choices=DIRECTIONS,
+    ),
+    Key("combine_token_bytes", "integer", 0, "payload of a token on its way back; 0: token_bytes", "B", maximum=2**31),
 )
 
 FAILURE_KEYS: Final = (
@@ -238,10 +280,18 @@ KEYS: Final = (
         choices=("trunk", "pairs"),
     ),
     Key(
+        "nic",
+        "text",
+        "ebpf",
+        "what paces: the eBPF NIC, or a DPU's own code with 20-bit rates and a mailbox (docs/doca.md)",
+        choices=("ebpf", DOCA_MODEL),
+    ),
+    Key(
         "control_delay_ns",
         "number",
         0,
-        "between the demand known and its plan in force, of runs of schedule rate or of stages; one mailbox send of a DPU is 13.2e6",
+        "between the demand known and its plan in force, of runs of schedule rate or of stages; with nic doca-model 13.2e6, one mailbox "
+        "send of a DPU, unless it is given",
         "ns",
         maximum=1e9,
     ),
@@ -271,18 +321,57 @@ KEYS: Final = (
     Key("trace", "flag", False, "also write every packet's hops (trace.parquet)"),
     Key("memory_mib", "integer", 0, "memory of the virtual machine, at least 160; 0: estimated", "MiB", maximum=2**20),
     Key("limit_s", "number", 3600, "wall time after which a run is given up", "s", minimum=1, maximum=10_000_000),
+    Key(
+        "limit_virtual_s",
+        "number",
+        1000,
+        "exec: time on the programs' own clock, fabric time times the dilation, after which they are given up",
+        "s",
+        minimum=0.001,
+        maximum=1e9,
+    ),
 )
 
 
 @dataclass(frozen=True)
 class DemandPhase:
-    """One all-to-all; several form a sequence by ``after``."""
+    """A file of all-to-alls, mostly one; several form a sequence by ``after``."""
 
     file: Path
     name: str
-    unit: str = "bytes"
+    unit: str = AUTO
     token_bytes: int = 0
     after: tuple[str, ...] = ()
+    format: str = AUTO
+    steps: str = ""
+    layers: str = ""
+    ranks: int = 0
+    experts_per_rank: int = 0
+    placement: Path | str = ""
+    source_rows: Path | str = ""
+    token_copies: str = AUTO
+    direction: str = "dispatch"
+    combine_token_bytes: int = 0
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether file, unit and token_bytes say all: no key of a trace was given, and the file is a matrix."""
+        plain = DemandPhase(self.file, self.name, self.unit, self.token_bytes, self.after)
+        return self == plain and self.file.is_file() and detect(self.file) in ("csv", "npy")
+
+    @property
+    def reading(self) -> Reading:
+        """What is said of the file beside it. Raises InputError for steps or layers that name nothing."""
+        return Reading(
+            format=self.format,
+            steps=Chosen.parse(self.steps, "steps"),
+            layers=Chosen.parse(self.layers, "layers"),
+            ranks=self.ranks,
+            experts_per_rank=self.experts_per_rank,
+            placement=Path(self.placement) if self.placement else None,
+            source_rows=Path(self.source_rows) if self.source_rows else None,
+            token_copies=self.token_copies,
+        )
 
 
 @dataclass(frozen=True)
@@ -359,6 +448,7 @@ class Experiment:
     stage: str = "virtual"
     fabric: str = "kernel"
     links: str = "trunk"
+    nic: str = "ebpf"
     control_delay_ns: Fraction = Fraction(0)
     meanwhile: str = "wait"
     start_jitter_ns: Fraction = Fraction(0)
@@ -368,6 +458,7 @@ class Experiment:
     trace: bool = False
     memory_mib: int = 0
     limit_s: Fraction = Fraction(3600)
+    limit_virtual_s: Fraction = Fraction(1000)
     link_failure: tuple[LinkFailure, ...] = ()
     background: tuple[Background, ...] = ()
 
@@ -407,7 +498,7 @@ def _plain(value: Value) -> Value:
     return str(value) if isinstance(value, Path) else value
 
 
-def read_toml(path: Path) -> Experiment:
+def read_toml(path: Path, *, needs_demand: bool = True) -> Experiment:
     """The experiment of a file; matrix files are looked for beside it. Raises InputError in one line."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -423,11 +514,16 @@ def read_toml(path: Path) -> Experiment:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # tomllib's own error, and those of numbers and depth without end
         raise InputError(f"{path} is not TOML: {error}") from None
-    return from_mapping(data, where=f"{path}: ", base=path.parent)
+    return from_mapping(data, where=f"{path}: ", base=path.parent, needs_demand=needs_demand)
 
 
-def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Path()) -> Experiment:
-    """Checks every key and value. ``where`` starts each error line; relative files start at ``base``."""
+def from_mapping(
+    data: Mapping[str, Value], *, where: str = "", base: Path = Path(), needs_demand: bool = True
+) -> Experiment:
+    """Checks every key and value. ``where`` starts each error line; relative files start at ``base``.
+
+    ``needs_demand``: without one the key hosts is needed, for programs that make their own traffic.
+    """
     known = {key.name: key for key in KEYS}
     values: dict[str, Value] = {}
     for name, value in data.items():
@@ -436,9 +532,15 @@ def from_mapping(data: Mapping[str, Value], *, where: str = "", base: Path = Pat
         if name not in known:
             raise InputError(f"{where}{name!r} is not a key{_nearest(name, [*known, *_TABLES])}")
         values[name] = _check(known[name], value, where, base)
+    if values.get("nic") == DOCA_MODEL:
+        values.setdefault("control_delay_ns", _MAILBOX_NS)
     if values.get("loss_recovery") == "none":
         values.setdefault("schedule", ("rr", "rate"))  # without ACKs there is nothing to control by
-    phases = _phases(data.get("demand"), where, base)
+    phases: tuple[DemandPhase, ...] = ()
+    if needs_demand or data.get("demand"):
+        phases = _phases(data.get("demand"), where, base)
+    elif values.get("hosts", 0) < _FEWEST_HOSTS:
+        raise InputError(f"{where}no demand, and no hosts: give hosts = N, of {_FEWEST_HOSTS} or more, or a [[demand]]")
     experiment = Experiment(
         demand=phases,
         link_failure=_failures(data.get("link_failure"), where, base),
@@ -475,6 +577,10 @@ def _check_together(experiment: Experiment, where: str) -> None:
             raise InputError(
                 f"{where}server_link_gbps is for servers of several GPUs: give gpus_per_server, or leave it out"
             )
+        if experiment.nic == DOCA_MODEL:
+            raise InputError(
+                f"{where}server_link_gbps: there is no DPU inside servers; leave it out, or take another nic"
+            )
         if experiment.stage != "virtual" or experiment.fabric != "kernel":
             raise InputError(f"{where}server_link_gbps: only stage virtual and fabric kernel have links inside servers")
     for run in experiment.runs:
@@ -489,6 +595,13 @@ def _check_together(experiment: Experiment, where: str) -> None:
             if run.schedule == "rate" and run.cc != "none":
                 raise InputError(
                     f"{where}meanwhile is old: {run.name} has a control, which sets rates as well; give wait, or rate alone"
+                )
+    if experiment.nic == DOCA_MODEL:
+        for run in experiment.runs:
+            if run.schedule == "rate" and run.cc in _OWN_RATES:
+                raise InputError(
+                    f"{where}nic {DOCA_MODEL}: {run.name} sets rates by a program of its own, and a DPU runs one; give fallback, "
+                    "which it has, or nic ebpf"
                 )
     if experiment.fabric == "bmv2":
         if experiment.lb == "ar":
@@ -627,10 +740,17 @@ def _phases(tables: Value, where: str, base: Path) -> tuple[DemandPhase, ...]:
         values = {name: _check(known[name], value, at, base) for name, value in table.items()}
         if not values.get("file"):
             raise InputError(f"{at}no file: name the matrix file")
-        values["file"] = base / values["file"]
-        _writable(str(values["file"].absolute()), at, "file")
+        for each in ("file", "placement", "source_rows"):
+            if values.get(each):
+                values[each] = base / values[each]
+                _writable(str(values[each].absolute()), at, each)
         values["name"] = values.get("name") or str(number)
-        phases.append(DemandPhase(**values))
+        phase = DemandPhase(**values)
+        try:
+            _ = phase.reading
+        except InputError as error:
+            raise InputError(f"{at}{error}") from None
+        phases.append(phase)
     return _ordered(phases, where)
 
 
@@ -730,6 +850,9 @@ def to_toml(experiment: Experiment) -> str:
     for phase in experiment.demand:
         lines += ["", "[[demand]]", f"name = {_quoted(phase.name)}", f"file = {_quoted(str(phase.file.resolve()))}"]
         lines += [f"unit = {_quoted(phase.unit)}"]
-        lines += [f"token_bytes = {phase.token_bytes}"] if phase.token_bytes else []
+        for key in DEMAND_KEYS:
+            value = getattr(phase, key.name)
+            if key.name not in ("name", "file", "unit", "after") and value != key.default:
+                lines += [f"{key.name} = {_quoted(str(value.resolve()) if isinstance(value, Path) else value)}"]
         lines += [f"after = {_quoted(list(phase.after))}"] if phase.after else []
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from controller.demand import HEADER_BYTES, Demand
 from controller.schedule import Plan
 from controller.schedule.plan import Discipline, Stages, durations_s
+from testbed import dpu_model
 from testbed.engine import (
     BACKGROUND_FIELDS,
     FLOW_FIELDS,
@@ -236,6 +237,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     packets = 0
     disciplines: set[Discipline] = set()
     before: Plan | None = None
+    paced_by_dpus = dpu_model.of_dpus(scenario, run)
     for number, phase in enumerate(phases_of(scenario, run)):
         demand, plan = phase.demand, phase.plan
         disciplines.add(plan.discipline)
@@ -243,6 +245,12 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
         flows = flow_table(scenario, demand, plan)
         (work / f"stages-{number}.bin").write_bytes(stage_table(scenario, demand, plan, waited_ns).tobytes())
         rates_ns = _delay_rates(scenario, plan, before, flows) if phase.first else 0
+        sends = b""
+        if paced_by_dpus:
+            old = before if rates_ns else None
+            rates_ns = delay_ns(experiment.control_delay_ns, scenario.dilation)
+            sends = dpu_model.mailbox(scenario, run, plan, old, rates_ns)
+        (work / f"mailbox-{number}.bin").write_bytes(sends)
         before = before if phase.inner else plan
         (work / f"flows-{number}.bin").write_bytes(flows.tobytes())
         (work / f"rates-{number}.bin").write_bytes(scenario.on_ports(plan.steps).astype("<u4").tobytes())
@@ -298,7 +306,8 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
             "tail_probe_ns": int(parameters.tail_probe_ns * scenario.dilation),
         },
         "control": {
-            "cc": run.cc,
+            # The DPU has the fallback, and is told to use it.
+            "cc": "none" if paced_by_dpus and run.cc == "fallback" else run.cc,
             "header_bytes": HEADER_BYTES,
             "trimming": experiment.trimming,
             "seed": experiment.seed,
@@ -351,6 +360,8 @@ def _memory_mib(
         + len(ports) * _PORT_BYTES
     )
     switches_mib = _BMV2_MIB * len(scenario.wiring.switches) if scenario.bmv2 else 0
+    if dpu_model.of_dpus(scenario, run):
+        used_bytes += hosts * dpu_model.STATE_BYTES
     if scenario.links == "veth":
         used_bytes += (packets + background_packets) * _MOST_HOPS * _RECORD_BYTES
     return _BASE_MIB + switches_mib + (used_bytes + transport_bytes + control_bytes) // 2**20
@@ -374,6 +385,7 @@ def _constants(scenario: Scenario) -> dict[str, int]:
         "loss_control": probability(experiment.loss_ack),
         "failing": bool(experiment.link_failure),
         "adaptive": experiment.lb == "ar",
+        "spraying": experiment.lb == "ops",
         "tolerance_ns": _packet_ns(scenario, max(port.gbps for port in scenario.wiring.ports))
         // (1 if experiment.stage == "host" else _TOLERANCE),
     }

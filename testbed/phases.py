@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from controller.demand import Demand
 from controller.schedule import Plan, make_plan, rate
+from testbed import dpu_model
 from testbed.estimate import for_traffic
 from testbed.experiment import Run
 from testbed.scenario import Scenario
@@ -21,6 +22,8 @@ __all__ = ["Phase", "phases_of"]
 class Phase:
     """One that the engine runs, after the one before it has ended everywhere."""
 
+    name: str
+    """Of the demand, as the experiment has it."""
     demand: Demand
     """What the network carries."""
     plan: Plan
@@ -36,14 +39,14 @@ def phases_of(scenario: Scenario, run: Run) -> Iterator[Phase]:
     Moves inside servers are paced by R of their own, so that none meets another.
     """
     experiment = scenario.experiment
-    for demand, estimate in zip(scenario.demands, scenario.estimates, strict=True):
+    for given, demand, estimate in zip(scenario.inputs, scenario.demands, scenario.estimates, strict=True):
         plan = _plan(scenario, run, estimate)
         if estimate is not demand:
             exact = _plan(scenario, run, demand) if plan.carries else None
             plan = for_traffic(plan, demand, exact)
-        phases = [Phase(plan.carries or demand, plan, first=False, inner=False)]
+        phases = [Phase(given.name, plan.carries or demand, plan, first=False, inner=False)]
         if plan.inner and experiment.server_link_gbps:
-            before, after = (_inside(scenario, moved) for moved in plan.inner)
+            before, after = (_inside(scenario, given.name, moved) for moved in plan.inner)
             phases = [before, *phases, after]
         sent = [phase for phase in phases if phase.demand.total_bytes]
         for number, phase in enumerate(sent or phases[:1]):
@@ -51,6 +54,8 @@ def phases_of(scenario: Scenario, run: Run) -> Iterator[Phase]:
 
 
 def _plan(scenario: Scenario, run: Run, demand: Demand) -> Plan:
+    if dpu_model.of_dpus(scenario, run):
+        return dpu_model.plan(demand, scenario, rate.margin_of(run.options))
     experiment = scenario.experiment
     return make_plan(
         run.plan,
@@ -62,10 +67,10 @@ def _plan(scenario: Scenario, run: Run, demand: Demand) -> Plan:
     )
 
 
-def _inside(scenario: Scenario, moved: NDArray[np.int64]) -> Phase:
+def _inside(scenario: Scenario, name: str, moved: NDArray[np.int64]) -> Phase:
     """Between the ports that hosts have inside their servers."""
     hosts = scenario.hosts
     wire_bytes = np.zeros((2 * hosts, 2 * hosts), dtype=np.int64)
     wire_bytes[hosts:, hosts:] = moved
     demand = Demand(wire_bytes)
-    return Phase(demand, rate.plan(demand, scenario.speeds_bps), first=False, inner=True)
+    return Phase(f"{name}, inside servers", demand, rate.plan(demand, scenario.speeds_bps), first=False, inner=True)

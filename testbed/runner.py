@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from controller import __version__
 from controller.errors import CannotRunError, InputError
+from controller.formats import files_of
 from testbed.experiment import Run, to_toml
 from testbed.job import LOGS, USER_CONTROL, Job, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
@@ -61,9 +62,11 @@ def run_schedule(
     stop: threading.Event,
     at_once: int = 1,
     logs: Path | None = None,
+    inspect: Callable[[Path], None] | None = None,
 ) -> RunData:
     """One run in one machine of the experiment's stage; ``schedule``: SCHEDULE or SCHEDULE+CC.
 
+    ``inspect`` is given the folder of what the run has written, before it goes; what is traced is then read by it alone.
     ``logs``: a folder for the logs of switches that are processes, however the run ends. Raises CannotRunError with one line where it cannot finish.
     """
     run = scenario.experiment.run_of(schedule)
@@ -95,6 +98,10 @@ def run_schedule(
         finally:
             if logs:
                 _keep_logs(work / LOGS, logs)
+        if inspect:
+            inspect(work)
+            # A trace that was made for it alone is not turned into columns: it may be as large as the memory.
+            scenario = replace(scenario, experiment=replace(scenario.experiment, trace=False))
         data = collect(scenario, run, work)
     figures = {
         **identity(scenario, run),
@@ -132,7 +139,8 @@ def _keep_logs(found: Path, folder: Path) -> None:
 def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any]:
     """The experiment's keys as they were run."""
     version, key = _kernel_of(scenario) if ran else (None, None)
-    phases = scenario.experiment.demand
+    phases = [given.phase for given in scenario.inputs]
+    hashes = {file: _sha256_of_all(file) for file in {phase.file for phase in phases}}
     parameters = scenario.parameters
     return {
         "run": run.name,
@@ -159,10 +167,10 @@ def identity(scenario: Scenario, run: Run, *, ran: bool = True) -> dict[str, Any
             for each in scenario.experiment.background
         ],
         "demand": [str(phase.file.resolve()) for phase in phases],
-        "demand_sha256": [_sha256(phase.file) for phase in phases],
-        "unit": [phase.unit for phase in phases],
+        "demand_sha256": [hashes[phase.file] for phase in phases],
+        "unit": [given.unit for given in scenario.inputs],
         "token_bytes": [phase.token_bytes for phase in phases],
-        "phase_names": [phase.name for phase in phases],
+        "phase_names": [given.name for given in scenario.inputs],
         "notes": scenario.notes,
         "version": __version__,
         "python_version": platform.python_version(),
@@ -186,6 +194,18 @@ def nothing_to_send(scenario: Scenario, schedule: str) -> dict[str, Any]:
 
 def _sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _sha256_of_all(path: Path) -> str:
+    """Of a file; of several, such as one a rank, of their hashes in order."""
+    hashes = []
+    for file in files_of(path):
+        with file.open("rb") as stream:
+            digest = hashlib.sha256()
+            while part := stream.read(1 << 20):
+                digest.update(part)
+        hashes.append(digest.hexdigest())
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
 def _plain_number(value: float) -> int | float:
@@ -216,6 +236,8 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
     if real_time:  # before the results of an earlier comparison are gone
         require()
         check_budget(scenario.experiment, scenario.wiring, scenario.demands, scenario.speeds_bps, scenario.dilation)
+    else:
+        kernel.find()
     prepare_folder(scenario, out)
 
     # In real time one run would make the other late.

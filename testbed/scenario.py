@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.demand import MAX_HOSTS, Bottleneck, Demand, load_demand
+from controller.demand import MAX_HOSTS, Bottleneck, Demand, load_demands
 from controller.errors import CannotRunError, InputError
 from controller.schedule import has_barrier, moves_inside
 from testbed.engine import (
     RECEIVED_WORDS,
 )
 from testbed.estimate import estimate_of
-from testbed.experiment import Experiment
+from testbed.experiment import DemandPhase, Experiment
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.rates import MOST_PACKETS_PER_S, MOST_SWITCHES, bmv2_dilation, rounding
 from testbed.parameters import Parameters, derive
@@ -31,6 +32,7 @@ __all__ = [
     "PACKETS_A_WORD",
     "PERIOD_FABRIC_NS",
     "SHORTEST_LINK",
+    "Input",
     "Scenario",
     "choose_dilation",
     "ports_of_link",
@@ -48,6 +50,8 @@ _NOTED_ROUNDING: Final = 1e-3
 _MOST_ROUNDING: Final = 1e-2
 _NOTED_SHORT: Final = 2e-2
 _MAX_PACKETS: Final = 2**31
+_MAX_PHASES: Final = 512
+_FEW_PHASES: Final = 3
 _MAX_BACKGROUND: Final = 2**15
 """Flows: see BACKGROUND_SPREAD in testbed/engine/background.h."""
 PACKETS_A_WORD: Final = 64
@@ -70,12 +74,25 @@ def choose_dilation(speeds_gbps: list[Fraction]) -> Fraction:
 
 
 @dataclass(frozen=True)
+class Input:
+    """One demand of a file."""
+
+    phase: DemandPhase
+    name: str
+    """As results call it: the phase's, and step and layer where the file has several."""
+    unit: str
+    """tokens, bytes or wire-bytes, as it was read."""
+
+
+@dataclass(frozen=True)
 class Scenario:
     """All that the runs of one experiment share."""
 
     experiment: Experiment
+    inputs: tuple[Input, ...]
+    """Where each demand came from."""
     demands: tuple[Demand, ...]
-    """One a phase."""
+    """One a phase: all of one file, then those of the next."""
     wiring: Wiring
     speeds_bps: tuple[Fraction, ...]
     """Line rate of each port of a host, as the wiring counts them."""
@@ -90,7 +107,7 @@ class Scenario:
     @property
     def hosts(self) -> int:
         """N. With links inside servers the wiring has 2 N: host i's port inside its server is number N + i."""
-        return self.demands[0].hosts
+        return self.demands[0].hosts if self.demands else self.experiment.hosts
 
     def on_ports(self, matrix: NDArray[Any]) -> NDArray[Any]:
         """A matrix of N hosts as one of all that the wiring has."""
@@ -202,6 +219,15 @@ class Scenario:
         return [f"{bottleneck.side} {self.wiring.hosts[bottleneck.host]}" for bottleneck in self.bottlenecks]
 
     @property
+    def bottleneck_text(self) -> str:
+        """All of a few phases, in order; of many, which it is most often."""
+        names = self.bottleneck_names
+        if len(names) <= _FEW_PHASES:
+            return ", ".join(names)
+        name, times = Counter(names).most_common(1)[0]
+        return f"{name} in {times} of {len(names)} phases"
+
+    @property
     def bottlenecks(self) -> list[Bottleneck]:
         """One a phase."""
         return [demand.bottleneck(self.speeds_bps) for demand in self.demands]
@@ -214,26 +240,18 @@ class Scenario:
 
 def prepare(experiment: Experiment) -> Scenario:
     """Reads the matrices and lays out the network. Raises InputError for what does not fit together."""
-    demands = tuple(
-        load_demand(
-            phase.file,
-            unit=phase.unit,
-            token_bytes=phase.token_bytes,
-            mtu_bytes=experiment.mtu_bytes,
-            hosts_per_server=experiment.gpus_per_server,
-        )
-        for phase in experiment.demand
-    )
-    hosts = demands[0].hosts
-    for phase, demand in zip(experiment.demand, demands, strict=True):
+    inputs, demands = _read_demands(experiment)
+    hosts = demands[0].hosts if demands else experiment.hosts
+    for given, demand in zip(inputs, demands, strict=True):
+        file = given.phase.file
         if demand.hosts != hosts:
-            raise InputError(f"{phase.file} has {demand.hosts} hosts, {experiment.demand[0].file} has {hosts}")
+            raise InputError(f"{file} has {demand.hosts} hosts, {experiment.demand[0].file} has {hosts}")
         packets = int((-(-demand.wire_bytes // experiment.mtu_bytes)).sum())
         if packets >= _MAX_PACKETS:
-            raise InputError(f"{phase.file} makes {packets} packets, more than {_MAX_PACKETS}: give smaller amounts")
+            raise InputError(f"{file} makes {packets} packets, more than {_MAX_PACKETS}: give smaller amounts")
         flows = np.count_nonzero(demand.wire_bytes)
         if packets // PACKETS_A_WORD + flows >= RECEIVED_WORDS:
-            raise InputError(f"{phase.file} makes {packets} packets, more than receivers keep account of: give less")
+            raise InputError(f"{file} makes {packets} packets, more than receivers keep account of: give less")
     if isinstance(experiment.queue_bytes, int) and 0 < experiment.queue_bytes < experiment.mtu_bytes:
         raise InputError(
             f"queue_bytes is {experiment.queue_bytes}: no packet of {experiment.mtu_bytes} B fits; give more, or 0"
@@ -288,10 +306,11 @@ def prepare(experiment: Experiment) -> Scenario:
     speeds = tuple(wiring.ports[host].gbps * _NS for host in range(len(wiring.hosts)))
     for failure in experiment.link_failure:
         ports_of_link(wiring, failure.link)
-    largest = max(demand.max_port_bytes for demand in demands)
+    largest = max((demand.max_port_bytes for demand in demands), default=experiment.mtu_bytes)
     parameters = derive(experiment, wiring, largest)
     return Scenario(
         experiment,
+        inputs,
         demands,
         wiring,
         speeds,
@@ -301,6 +320,33 @@ def prepare(experiment: Experiment) -> Scenario:
         bmv2,
         bmv2.version() if bmv2 else None,
     )
+
+
+def _read_demands(experiment: Experiment) -> tuple[tuple[Input, ...], tuple[Demand, ...]]:
+    """Each demand of each file, a phase each, in the order in which they run."""
+    inputs: list[Input] = []
+    demands: list[Demand] = []
+    for phase in experiment.demand:
+        sequence = load_demands(
+            phase.file,
+            unit=phase.unit,
+            token_bytes=phase.token_bytes,
+            mtu_bytes=experiment.mtu_bytes,
+            hosts_per_server=experiment.gpus_per_server,
+            reading=phase.reading,
+            direction=phase.direction,
+            combine_token_bytes=phase.combine_token_bytes,
+        )
+        if len(demands) + len(sequence) > _MAX_PHASES:
+            raise InputError(
+                f"{phase.file} holds {len(sequence)} demands, each a phase of a run, of which {_MAX_PHASES} are supported: "
+                "choose with steps and layers"
+            )
+        demands += sequence.read()
+        for index in range(len(sequence)):
+            place = str(sequence.place(index)) if len(sequence) > 1 else ""
+            inputs.append(Input(phase, f"{phase.name}: {place}" if place else phase.name, sequence.unit))
+    return tuple(inputs), tuple(demands)
 
 
 def _shape(experiment: Experiment, hosts: int) -> dict[str, int]:

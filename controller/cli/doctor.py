@@ -18,6 +18,7 @@ __all__ = ["Check", "controller_checks"]
 
 HELP: Final = "say what works on this machine, and what would make the rest work"
 ENTRY_POINTS: Final = "incastfree.checks"
+_NO_FQ: Final = "{} has none: modprobe sch_fq, or a kernel with CONFIG_NET_SCH_FQ (Debian's has it)"
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,17 @@ def controller_checks() -> Iterator[Check]:
             "bcc (live counters in show)", False, "apt-get install python3-bpfcc, in a venv with system packages"
         )
     found = _qdisc("fq")
-    yield Check("sch_fq in this kernel", found, platform.release() if found else f"{platform.release()} has no sch_fq")
+    yield Check("sch_fq in this kernel", found, platform.release() if found else _NO_FQ.format(platform.release()))
     tc = shutil.which("tc") or ("/usr/sbin/tc" if os.path.exists("/usr/sbin/tc") else None)
     yield Check("tc", tc is not None, tc or "apt-get install iproute2")
+    from controller.nic.doca import LIBRARY
+
+    found = LIBRARY.is_file()
+    yield Check(
+        "DPUs (load --nic doca)",
+        found,
+        str(LIBRARY) if found else "make -C dpu, where NVIDIA's DOCA SDK is (docs/doca.md)",
+    )
 
 
 def _native_check() -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -21,32 +22,42 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
         raise InputError(f"{path} is neither CSV text nor NPY: give a matrix as one of them") from None
     if "\0" in text:
         raise InputError(f"{path} is neither CSV text nor NPY: give a matrix as one of them")
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines:
+    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip())
+    rows = ((number, line.rstrip(",").split(",")) for number, line in lines)
+    first = list(itertools.islice(rows, 2))
+    if not first:
         raise InputError(f"{path} is empty: give one line a row, values separated by commas")
-    rows = [(number, line.rstrip(",").split(",")) for number, line in lines]
-    if _is_header(rows):
-        rows = rows[1:]
-    width = len(rows[0][1])
-    values: list[list[int | float]] = []
-    for number, cells in rows:
+    if _is_header(first):
+        first = first[1:]
+    elif len(first) == 1 and _names(first[0][1]):
+        raise InputError(
+            f"{path}: row 1, column 1 {_short(first[0][1][0].strip())!r} is not a number, and if this is a header, no row "
+            "follows it: give one line a row, values separated by commas"
+        )
+    begin, width = first[0][0], len(first[0][1])
+    # A row at a time: a number as an object takes ten times its text.
+    arrays: list[NDArray[np.generic]] = []
+    for number, cells in itertools.chain(first, rows):
         if len(cells) != width:
             raise InputError(
-                f"{path}: row {number} has {len(cells)} values, row {rows[0][0]} has {width}: rows must be equally long"
+                f"{path}: row {number} has {len(cells)} values, row {begin} has {width}: rows must be equally long"
             )
-        values.append([_number(path, number, column, cell) for column, cell in enumerate(cells, 1)])
-    real = any(isinstance(value, float) for row in values for value in row)
-    try:
-        if real:
-            return np.array(values, dtype=np.float64)
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        raise InputError(f"{path}: a value is above 2^63: give smaller amounts") from None
+        values = [_number(path, number, column, cell) for column, cell in enumerate(cells, 1)]
+        real = any(isinstance(value, float) for value in values)
+        try:
+            arrays.append(np.array(values, dtype=np.float64 if real else np.int64))
+        except OverflowError:
+            raise InputError(f"{path}: row {number}: a value is above 2^63: give smaller amounts") from None
+    return np.stack(arrays)
 
 
 def _is_header(rows: list[tuple[int, list[str]]]) -> bool:
     """A clear one: nothing in the first line is a number or separated by another mark, and there are lines after it."""
-    return len(rows) > 1 and not any(_looks_numeric(cell) or ";" in cell or "\t" in cell for cell in rows[0][1])
+    return len(rows) > 1 and _names(rows[0][1])
+
+
+def _names(cells: list[str]) -> bool:
+    return not any(_looks_numeric(cell) or ";" in cell or "\t" in cell for cell in cells)
 
 
 def _looks_numeric(cell: str) -> bool:

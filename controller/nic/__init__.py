@@ -25,7 +25,11 @@ __all__ = ["BACKENDS", "Backend", "Capabilities", "Nic", "Steps", "attach_nic", 
 Steps: TypeAlias = Union[bytes, bytearray, memoryview, "NDArray[np.uint32]"]
 """One little-endian uint32 a slot, contiguous."""
 
-BACKENDS: Final[dict[str, str]] = {"ebpf": "controller.nic.ebpf"}
+BACKENDS: Final[dict[str, str]] = {
+    "ebpf": "controller.nic.ebpf",
+    "doca": "controller.nic.doca",
+    "pinned": "controller.nic.pinned",
+}
 """Kind of NIC to the module that implements Backend."""
 
 _N = TypeVar("_N", bound="Nic")

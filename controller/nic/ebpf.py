@@ -1,18 +1,20 @@
 """The ebpf backend: paces any Linux interface with a tc program, sch_fq behind it.
 
 What is loaded stays when the process ends: the program on the interface's egress hook, its maps pinned below
-/sys/fs/bpf/incastfree/IFACE, and in /run/incastfree a note of what unload has to put back.
+/sys/fs/bpf/incastfree, and in /run/incastfree a note of what unload has to put back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import hashlib
 import ipaddress
-import json
 import os
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from socket import if_nametoindex
@@ -20,7 +22,9 @@ from typing import Final
 
 from controller.errors import CannotRunError, InputError
 from controller.nic import Capabilities, Nic, Steps
-from controller.nic.libbpf import BpfMap, BpfObject, get_pinned_map
+from controller.nic.libbpf import BpfMap, BpfObject, Hook, count_programs, get_pinned_map
+from controller.nic.notes import BPF_FS, Notes, forget, loaded_interfaces, pin_folder, read_notes, write_notes
+from controller.nic.qdiscs import check_restorable, install_fq, restore, unpaced_parts
 from controller.nic.rate_table import RATE_ONE, RATE_SLOTS, TABLE_BYTES, RateTable
 from controller.nic.rtnetlink import NetlinkError, RtNetlink
 
@@ -33,34 +37,30 @@ __all__ = [
     "loaded_interfaces",
     "pack_address",
     "pin_folder",
+    "take_off",
     "unload",
     "unpack_address",
+    "why_unpaced",
 ]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 OBJECT: Final = Path(__file__).with_name("objects") / "pacer.bpf.o"
 PROGRAM: Final = "incastfree"
-_BPF_FS: Final = Path("/sys/fs/bpf")
-_NOTES: Final = Path("/run/incastfree")
-_MAPS: Final = ("rate_tables", "peers", "edt_flows")
-_DEFAULT_QDISCS: Final = ("", "noqueue", "pfifo_fast", "fq_codel", "mq", "fq")
+_TABLE: Final = "rate_tables"
+_NEXT_TABLE: Final = "rate_tables_next"
+_MAPS: Final = (_TABLE, "peers", "edt_flows")
+_KEPT_MAPS: Final = ("peers", "edt_flows")
+"""When a program takes the place of another."""
 ADDRESS_BYTES: Final = 16
-
-
-def pin_folder(interface: str) -> Path:
-    """Where the maps of an interface are pinned."""
-    return _BPF_FS / "incastfree" / interface
-
-
-def loaded_interfaces() -> list[str]:
-    """Interfaces whose rates are pinned. Raises CannotRunError without the right to look."""
-    try:
-        return sorted(path.name for path in pin_folder("").iterdir())
-    except FileNotFoundError:
-        return []
-    except PermissionError:
-        raise CannotRunError("what is loaded can be seen by root only: run as root") from None
+PEER: Final = struct.Struct("<II")
+"""struct peer (ebpf/nic/pacer.bpf.c): slot, clock."""
+FLOW_BYTES: Final = 32
+"""struct locked_flow."""
+_ETHERNET: Final = (1, 772)
+"""ARPHRD_ETHER and ARPHRD_LOOPBACK: what has Ethernet headers."""
+_SLOWEST_BPS: Final = 10**7
+"""On slower ones the time of the largest segment would not fit into the clock's numbers."""
 
 
 def line_rate_bps(interface: str) -> Fraction:
@@ -93,85 +93,53 @@ def _index_of(interface: str) -> int:
         raise InputError(f"--dev {interface}: there is no such interface; see ip link") from None
 
 
-@dataclass(frozen=True)
-class _Notes:
-    """What was there before load."""
-
-    root_qdisc: str
-    clsact: bool
-    line_rate_bps: str = ""
-    """That the pacer was loaded with."""
-
-
 class EbpfNic(Nic):
     """One interface of this host that paces."""
 
-    def __init__(self, interface: str, table: BpfMap, peers: BpfMap) -> None:
+    def __init__(self, interface: str, table: BpfMap, peers: BpfMap, flows: BpfMap) -> None:
         """Use load or attach."""
         self.interface = interface
         self._peers = peers
+        self._flows = flows
         self._memory = table.map_memory()
         self._table = RateTable(self._memory)
-        self._fds: tuple[int, ...] = (table.fd, peers.fd)
+        self._fds: tuple[int, ...] = (table.fd, peers.fd, flows.fd)
 
     @classmethod
     def attach(cls, interface: str) -> EbpfNic:
         """An interface that was loaded before. Raises CannotRunError if it was not, or without the right."""
-        _index_of(interface)
-        folder = pin_folder(interface)
-        try:
-            table = get_pinned_map(folder / "rate_tables", TABLE_BYTES, 1)
-            peers = get_pinned_map(folder / "peers", 4, RATE_SLOTS)
-        except FileNotFoundError:
-            raise CannotRunError(f"{interface} has no rates loaded: run incastfree load first") from None
-        except PermissionError:
-            raise CannotRunError(f"the rates of {interface} can be read by root only: run as root") from None
-        return cls(interface, table, peers)
+        index = _index_of(interface)
+        maps = _pinned_maps(interface)
+        notes = read_notes(interface)
+        if notes is None or notes.index != index:
+            for each in maps:
+                os.close(each.fd)
+            raise CannotRunError(f"{interface} is not the interface that was loaded: run incastfree load again")
+        return cls(interface, *maps)
 
     @classmethod
     def load(cls, interface: str, line_rate: Fraction) -> EbpfNic:
-        """Puts the pacer on an interface, or takes over the one that is there.
+        """Puts the pacer on an interface, or takes over the one that is there with its flows and rates.
 
-        Raises InputError for an unknown interface and CannotRunError, with nothing changed, where the kernel
-        or another program is in the way.
+        Where the line rate is another one than before, rates stay what they were in bytes a second, and flows keep
+        their debts; other processes that had the NIC open must open it again.
+
+        Raises InputError for an interface that is unknown or cannot be paced, and CannotRunError, with nothing
+        changed, where the kernel or another program is in the way.
         """
         index = _index_of(interface)
         if os.geteuid() != 0:
             raise CannotRunError("loading a NIC needs root: run with sudo")
-        if not os.path.ismount(_BPF_FS):
-            raise CannotRunError(f"{_BPF_FS} is not mounted: mount -t bpf bpf {_BPF_FS}")
-        with RtNetlink() as netlink:
-            clsact = netlink.has_clsact(index)
-            programs = netlink.egress_programs(index) if clsact else []
-            notes = _Notes(netlink.root_qdisc(index), clsact, str(line_rate))
-        if pin_folder(interface).is_dir():
-            before = _read_notes(interface)
-            if programs == [PROGRAM] and before.line_rate_bps == notes.line_rate_bps:
-                return cls.attach(interface)
-            # Another line rate, or what is left of an interface that was removed: begin anew.
-            _uninstall(interface, index, before)
-            return cls.load(interface, line_rate)
-        foreign = [name for name in programs if name != PROGRAM]
-        if foreign:
-            raise CannotRunError(
-                f"{interface} has programs on its egress hook already ({', '.join(foreign)}): remove them first"
-            )
-        if notes.root_qdisc not in _DEFAULT_QDISCS:
-            raise CannotRunError(
-                f"{interface} has the qdisc {notes.root_qdisc}, which pacing would replace by fq: "
-                f"remove it first (tc qdisc del dev {interface} root)"
-            )
-        program = BpfObject(OBJECT)
-        program.set_constant("byte_ns", struct.pack("<Q", round(Fraction(8 * 10**9) / line_rate * 2**32)))
-        program.load()
-        try:
-            _install(interface, index, program, notes)
-        except (OSError, CannotRunError):
-            _uninstall(interface, index, notes)
-            raise
-        finally:
-            program.close()
-        return cls.attach(interface)
+        _check_interface(interface, line_rate)
+        if not os.path.ismount(BPF_FS):
+            raise CannotRunError(f"{BPF_FS} is not mounted: mount -t bpf bpf {BPF_FS}")
+        with _alone(), _explained(interface):
+            notes = _current_notes(interface, index)
+            if notes is None:
+                _install(interface, index, line_rate)
+            else:
+                _take_over(interface, index, line_rate, notes)
+            return cls.attach(interface)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -185,13 +153,34 @@ class EbpfNic(Nic):
         )
 
     def write_peers(self, peers: Mapping[int, Address]) -> None:
-        """Which address is the flow of which slot; what was written before and is not among them goes."""
-        wanted = {pack_address(address): struct.pack("<I", slot) for slot, address in peers.items()}
+        """Which address is the flow of which slot; what was written before and is not among them goes.
+
+        An address keeps its debt when its slot changes; until write_rates follows it has the rate that its new slot
+        had before. Raises ValueError for a slot that there is not.
+        """
+        if any(not 0 <= slot < RATE_SLOTS for slot in peers):
+            raise ValueError(f"slots are 0 to {RATE_SLOTS - 1}")
+        wanted = {pack_address(address): slot for slot, address in peers.items()}
+        clocks: dict[bytes, int] = {}
         for key in self._peers.keys(ADDRESS_BYTES):
-            if key not in wanted:
+            if key in wanted:
+                clocks[key] = PEER.unpack(self._peers.lookup(key))[1]
+            else:
                 self._peers.delete(key)
-        for key, value in wanted.items():
-            self._peers.update(key, value)
+        unused = iter(sorted(set(range(RATE_SLOTS)) - set(clocks.values())))
+        for key, slot in wanted.items():
+            if key not in clocks:
+                clocks[key] = next(unused)
+                self._flows.update(struct.pack("<I", clocks[key]), bytes(FLOW_BYTES))
+            self._peers.update(key, PEER.pack(slot, clocks[key]))
+
+    def read_peers(self) -> dict[int, Address]:
+        """Slot to address, in the order of slots."""
+        found: dict[int, Address] = {}
+        for key in self._peers.keys(ADDRESS_BYTES):
+            with contextlib.suppress(KeyError):  # removed since
+                found[PEER.unpack(self._peers.lookup(key))[0]] = unpack_address(key)
+        return dict(sorted(found.items()))
 
     def write_rates(self, steps: Steps) -> None:
         """All at once."""
@@ -214,61 +203,241 @@ attach = EbpfNic.attach
 
 def unload(interface: str) -> None:
     """Takes the pacer off and puts back what was there. Raises CannotRunError if it was not loaded."""
-    index = _index_of(interface)
+    take_off(interface)
+
+
+def take_off(interface: str) -> list[str]:
+    """As unload; says what it had to leave alone since somebody else has changed it meanwhile."""
     if os.geteuid() != 0:
         raise CannotRunError("unloading a NIC needs root: run with sudo")
-    if not pin_folder(interface).is_dir():
+    left = pin_folder(interface).is_dir() or read_notes(interface) is not None
+    try:
+        index = _index_of(interface)
+    except InputError:
+        if not left:
+            raise
+        index = 0
+    if not left:
         raise CannotRunError(f"{interface} has no rates loaded: nothing to unload")
-    notes = _read_notes(interface)
-    _uninstall(interface, index, notes)
+    with _alone():
+        notes = read_notes(interface)
+        if notes is None or notes.index != index:
+            forget(interface)
+            return [f"the interface that was loaded as {interface} is gone"]
+        with _explained(interface):
+            return _uninstall(interface, notes)
 
 
-def _read_notes(interface: str) -> _Notes:
-    try:
-        return _Notes(**json.loads((_NOTES / f"{interface}.json").read_text()))
-    except (OSError, ValueError, TypeError):
-        return _Notes("", clsact=False)
-
-
-def _install(interface: str, index: int, program: BpfObject, notes: _Notes) -> None:
-    folder = pin_folder(interface)
-    folder.mkdir(parents=True, exist_ok=True)
-    _NOTES.mkdir(parents=True, exist_ok=True)
-    (_NOTES / f"{interface}.json").write_text(json.dumps(notes.__dict__))
-    for name in _MAPS:
-        program.pin_map(name, folder / name)
-    try:
-        with RtNetlink() as netlink:
-            netlink.set_fq(index)  # one that is there may drop: its limits are lifted
-            if not notes.clsact:
-                netlink.add_clsact(index)
-            netlink.flush()
-            netlink.attach(index, program.program_fd("pacer_egress"), PROGRAM, egress=True)
-    except NetlinkError as error:
-        missing = {"fq": "CONFIG_NET_SCH_FQ", "clsact": "CONFIG_NET_SCH_INGRESS", "program": "CONFIG_NET_CLS_BPF"}
-        part = next((part for part in missing if part in str(error)), "program")
-        hint = f": this kernel lacks {missing[part]}" if error.errno in (errno.ENOENT, errno.EOPNOTSUPP) else ""
-        raise CannotRunError(f"{interface} cannot be paced: {error.strerror}{hint}") from None
-
-
-def _uninstall(interface: str, index: int, notes: _Notes) -> None:
-    """As far as it goes: what is not there any more is none of our concern."""
-    steps = []
+def why_unpaced(interface: str) -> str:
+    """Why the rates of a loaded interface are not in force, "" if they are."""
+    index = _index_of(interface)
+    notes = read_notes(interface)
+    if notes is None or notes.index != index:
+        return "it is not the interface that was loaded"
     with RtNetlink() as netlink:
-        if not notes.clsact:
-            steps.append(netlink.delete_clsact)
-        else:
-            steps.append(netlink.detach_egress)
-        if notes.root_qdisc != "fq":
-            steps.append(netlink.delete_root_qdisc)
-        for step in steps:
-            try:
-                step(index)
+        if not netlink.has_clsact(index) or PROGRAM not in netlink.filters(index, egress=True):
+            return "somebody has removed the program from its egress hook"
+        return unpaced_parts(netlink, index, notes.root_handle)
+
+
+def _check_interface(interface: str, line_rate: Fraction) -> None:
+    kind = int(Path(f"/sys/class/net/{interface}/type").read_text())
+    if kind not in _ETHERNET:
+        raise InputError(f"--dev {interface}: it has no Ethernet headers (type {kind}): give the interface below it")
+    if line_rate < _SLOWEST_BPS:
+        raise InputError(f"--link-gbps {float(line_rate) / 1e9:g}: a NIC is paced from 0.01 Gb/s on")
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """No other load or unload meanwhile."""
+    lock = os.open(BPF_FS, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _explained(interface: str) -> Iterator[None]:
+    """What the kernel refuses, in one line."""
+    try:
+        yield
+    except NetlinkError as error:
+        missing = {
+            "fq": "CONFIG_NET_SCH_FQ",
+            "clsact": "CONFIG_NET_SCH_INGRESS",
+            "program": "CONFIG_NET_CLS_BPF",
+            "mq": "many queues",
+        }
+        words = str(error.strerror).split()
+        hint = ""
+        if words[0] in missing and error.errno in (errno.ENOENT, errno.EOPNOTSUPP):
+            hint = f": this kernel lacks {missing[words[0]]}"
+        if error.errno in (errno.EPERM, errno.EACCES):
+            hint = ": root of a container needs CAP_NET_ADMIN and CAP_BPF of the host"
+        raise CannotRunError(f"{interface} cannot be paced: {error.strerror}{hint}") from None
+    except OSError as error:
+        raise CannotRunError(f"{interface} cannot be paced: {error.filename or ''} {error.strerror}") from None
+
+
+def _pinned_maps(interface: str) -> tuple[BpfMap, BpfMap, BpfMap]:
+    """rate_tables, peers, edt_flows."""
+    folder = pin_folder(interface)
+    found: list[BpfMap] = []
+    try:
+        for name, value_bytes, entries in (
+            (_TABLE, TABLE_BYTES, 1),
+            ("peers", PEER.size, RATE_SLOTS),
+            ("edt_flows", FLOW_BYTES, RATE_SLOTS),
+        ):
+            found.append(get_pinned_map(folder / name, value_bytes, entries))
+    except OSError as error:
+        for each in found:
+            os.close(each.fd)
+        if isinstance(error, FileNotFoundError):
+            raise CannotRunError(f"{interface} has no rates loaded: run incastfree load first") from None
+        if isinstance(error, PermissionError):
+            raise CannotRunError(f"the rates of {interface} can be read by root only: run as root") from None
+        raise CannotRunError(f"{folder} cannot be read: {error.strerror}") from None
+    table, peers, flows = found
+    return table, peers, flows
+
+
+def _current_notes(interface: str, index: int) -> Notes | None:
+    """Of the pacer that is at work on the interface. What is left of one that is not is removed."""
+    notes = read_notes(interface)
+    if notes is not None and notes.index == index:
+        with RtNetlink() as netlink:
+            attached = netlink.has_clsact(index) and PROGRAM in netlink.filters(index, egress=True)
+        pinned = all((pin_folder(interface) / name).exists() for name in _MAPS)
+        if attached and pinned and notes.root_handle:
+            return notes
+        _uninstall(interface, notes)
+    forget(interface)
+    return None
+
+
+def _object_hash() -> str:
+    return hashlib.sha256(OBJECT.read_bytes()).hexdigest() if OBJECT.is_file() else ""
+
+
+def _open_program(line_rate: Fraction) -> BpfObject:
+    program = BpfObject(OBJECT)
+    program.set_constant("byte_ns", struct.pack("<Q", round(Fraction(8 * 10**9) / line_rate * 2**32)))
+    return program
+
+
+def _install(interface: str, index: int, line_rate: Fraction) -> None:
+    with RtNetlink() as netlink:
+        clsact = netlink.has_clsact(index)
+        foreign = netlink.filters(index, egress=True) if clsact else []
+        before = netlink.qdiscs(index)
+    others = count_programs(index, Hook.TCX_EGRESS)
+    if foreign == [PROGRAM]:
+        raise CannotRunError(
+            f"{interface} has a program of incastfree whose notes are gone: remove it first "
+            f"(tc filter del dev {interface} egress pref 1)"
+        )
+    if foreign or others:
+        names = ", ".join(foreign) or f"{others} by tcx, see bpftool net"
+        raise CannotRunError(f"{interface} has programs on its egress hook already ({names}): remove them first")
+    check_restorable(interface, before)
+    notes = Notes(index, clsact, str(line_rate), _object_hash(), tuple(before))
+    program = _open_program(line_rate)
+    try:
+        program.load()
+        pin_folder(interface).mkdir(parents=True)
+        write_notes(interface, notes)
+        for name in _MAPS:
+            program.pin_map(name, pin_folder(interface) / name)
+        with RtNetlink() as netlink:
+            notes = replace(notes, root_handle=install_fq(netlink, index, before))
+            write_notes(interface, notes)
+            if not clsact:
+                netlink.add_clsact(index)
                 netlink.flush()
-            except NetlinkError:
-                continue
-    for name in _MAPS:
-        (pin_folder(interface) / name).unlink(missing_ok=True)
-    if pin_folder(interface).is_dir():
-        pin_folder(interface).rmdir()
-    (_NOTES / f"{interface}.json").unlink(missing_ok=True)
+            netlink.attach(index, program.program_fd("pacer_egress"), PROGRAM, egress=True)
+    except BaseException:
+        if pin_folder(interface).exists():
+            with contextlib.suppress(NetlinkError):  # the first reason is the one to tell
+                _uninstall(interface, notes)
+        raise
+    finally:
+        program.close()
+
+
+def _take_over(interface: str, index: int, line_rate: Fraction, notes: Notes) -> None:
+    """Leaves the pacer that is there, or puts one of this line rate in its place: its flows and rates stay."""
+    with RtNetlink() as netlink:
+        changed = unpaced_parts(netlink, index, notes.root_handle)
+    if changed:
+        raise CannotRunError(
+            f"{interface} was loaded before, but {changed}: run incastfree unload --dev {interface} first"
+        )
+    now = replace(notes, line_rate_bps=str(line_rate), program=_object_hash())
+    if now == notes:
+        return
+    table, peers, flows = _pinned_maps(interface)
+    program = _open_program(line_rate)
+    following = pin_folder(interface) / _NEXT_TABLE
+    following.unlink(missing_ok=True)
+    try:
+        for name, existing in zip(_KEPT_MAPS, (peers, flows), strict=True):
+            program.reuse_map(name, existing)
+        program.load()
+        memory = program.map(_TABLE).map_memory()
+        memory[:TABLE_BYTES] = table.map_memory()[:TABLE_BYTES]  # the generation goes on
+        _, steps = RateTable(memory).read()
+        RateTable(memory).write(_rescaled(steps, Fraction(notes.line_rate_bps) / line_rate))
+        program.pin_map(_TABLE, following)
+        with RtNetlink() as netlink:
+            netlink.attach(index, program.program_fd("pacer_egress"), PROGRAM, egress=True, replace=True)
+        following.rename(pin_folder(interface) / _TABLE)
+        write_notes(interface, now)
+    except BaseException:
+        following.unlink(missing_ok=True)
+        raise
+    finally:
+        program.close()
+        for each in (table, peers, flows):
+            os.close(each.fd)
+
+
+def _rescaled(steps: bytes, factor: Fraction) -> bytes:
+    """Steps of another line rate that are as many bytes a second, and never 0 where they were not."""
+    slots = struct.Struct(f"<{len(steps) // 4}I")
+    top = RATE_ONE - 1
+    return slots.pack(*(min(top, -(-old * factor.numerator // factor.denominator)) for old in slots.unpack(steps)))
+
+
+def _uninstall(interface: str, notes: Notes) -> list[str]:
+    """Puts back what was there, and says what it left alone. Raises NetlinkError after all else has been done."""
+    index, remarks = notes.index, []
+    failed: NetlinkError | None = None
+    with RtNetlink() as netlink:
+        try:
+            if netlink.has_clsact(index) and PROGRAM in netlink.filters(index, egress=True):
+                netlink.detach_egress(index)
+                netlink.flush()
+            if netlink.has_clsact(index) and not notes.clsact:
+                if any(netlink.filters(index, egress=egress) for egress in (False, True)):
+                    remarks.append("other programs have come to its hooks (clsact), which stay")
+                else:
+                    netlink.delete_clsact(index)
+                    netlink.flush()
+        except NetlinkError as error:
+            failed = error
+        try:
+            changed = unpaced_parts(netlink, index, notes.root_handle) if notes.root_handle else ""
+            if changed:
+                remarks.append(f"{changed}, which stays")
+            else:
+                restore(netlink, index, list(notes.before))
+        except NetlinkError as error:
+            failed = failed or error
+    forget(interface)
+    if failed:
+        raise failed
+    return remarks

@@ -13,7 +13,16 @@ from typing import Any, Final
 
 from controller.errors import CannotRunError
 
-__all__ = ["BpfMap", "BpfObject", "Hook", "attach_program", "can_load_tc_programs", "get_pinned_map", "library_name"]
+__all__ = [
+    "BpfMap",
+    "BpfObject",
+    "Hook",
+    "attach_program",
+    "can_load_tc_programs",
+    "count_programs",
+    "get_pinned_map",
+    "library_name",
+]
 
 _LIBRARY: Final = "libbpf.so.1"
 _OLD_LIBRARY: Final = "libbpf.so.0"
@@ -58,11 +67,14 @@ def _libbpf() -> ctypes.CDLL:
         "bpf_map__set_max_entries": (integer, [pointer, unsigned]),
         "bpf_map__initial_value": (pointer, [pointer, pointer]),
         "bpf_map__pin": (integer, [pointer, text]),
+        "bpf_map__reuse_fd": (integer, [pointer, integer]),
+        "bpf_map_lookup_elem": (integer, [integer, pointer, pointer]),
         "bpf_map_update_elem": (integer, [integer, pointer, pointer, ctypes.c_uint64]),
         "bpf_map_delete_elem": (integer, [integer, pointer]),
         "bpf_map_get_next_key": (integer, [integer, pointer, pointer]),
         "bpf_obj_get": (integer, [text]),
         "bpf_prog_attach": (integer, [integer, integer, integer, unsigned]),
+        "bpf_prog_query": (integer, [integer, integer, unsigned, pointer, pointer, pointer]),
         "libbpf_probe_bpf_prog_type": (integer, [integer, pointer]),
         "btf__find_by_name_kind": (ctypes.c_int32, [pointer, text, unsigned]),
         "btf__type_by_id": (pointer, [pointer, unsigned]),
@@ -130,6 +142,13 @@ class BpfMap:
         if _libbpf().bpf_map_update_elem(self.fd, key, value, 0):
             raise OSError(ctypes.get_errno(), f"BPF map update: {os.strerror(ctypes.get_errno())}")
 
+    def lookup(self, key: bytes) -> bytes:
+        """One element. Raises KeyError where it is not there."""
+        value = ctypes.create_string_buffer(self.value_bytes)
+        if _libbpf().bpf_map_lookup_elem(self.fd, key, value):
+            raise KeyError(key)
+        return value.raw
+
     def delete(self, key: bytes) -> None:
         """Removes an element, if it is there."""
         _libbpf().bpf_map_delete_elem(self.fd, key)
@@ -161,6 +180,14 @@ def attach_program(program_fd: int, ifindex: int, hook: Hook) -> None:
     result = _libbpf().bpf_prog_attach(program_fd, ifindex, hook, 0)
     if result < 0:
         raise OSError(-result, f"attach to interface {ifindex}, {hook.name}: {os.strerror(-result)}")
+
+
+def count_programs(ifindex: int, hook: Hook) -> int:
+    """How many are attached there by attach_program or as links; 0 where the kernel has no such hook."""
+    count = ctypes.c_uint32()
+    if _libbpf().bpf_prog_query(ifindex, hook, 0, None, None, ctypes.byref(count)):
+        return 0
+    return count.value
 
 
 def can_load_tc_programs() -> bool:
@@ -207,6 +234,12 @@ class BpfObject:
         """Before load."""
         if _libbpf().bpf_map__set_max_entries(self._find_map(name), entries):
             raise ValueError(f"{name} cannot have {entries} entries")
+
+    def reuse_map(self, name: str, existing: BpfMap) -> None:
+        """Before load: takes a map that is in use in the place of a new one."""
+        result = _libbpf().bpf_map__reuse_fd(self._find_map(name), existing.fd)
+        if result:
+            raise OSError(-result, f"BPF map {name}: {os.strerror(-result)}")
 
     def set_constant(self, name: str, value: bytes) -> None:
         """Before load: gives a ``const volatile`` global its value."""

@@ -5,31 +5,38 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from controller.errors import CannotRunError
-from controller.nic.ebpf import ADDRESS_BYTES, Address, pin_folder, unpack_address
+from controller.nic.ebpf import ADDRESS_BYTES, FLOW_BYTES, PEER, Address, pin_folder, unpack_address
 from controller.nic.rate_table import RATE_SLOTS
 
 __all__ = ["FlowState", "read_flows"]
 
-_LOCKED_FLOW = struct.Struct("<IIQII")
+_LOCKED_FLOW = struct.Struct("<IIQIIQ")
 """struct locked_flow (ebpf/nic/pacer.bpf.c)."""
+assert _LOCKED_FLOW.size == FLOW_BYTES
 
 
 @dataclass(frozen=True)
 class FlowState:
-    """One paced flow."""
+    """One paced flow. Counts are of what it sent since it became a peer."""
 
     slot: int
     address: Address
     packets: int
-    """Sent since the NIC was loaded."""
+    """As the qdisc gets them: segmentation may make several of one."""
+    wire_bytes: int
+    ahead_ns: int
+    """How far ahead its latest packet leaves: what it has sent too early and owes; 0 if it owes nothing."""
+    drops: int
+    """Packets of no socket that would have waited for more than a second."""
 
 
 def read_flows(interface: str) -> list[FlowState]:
-    """The peers of an interface in the order of their slots."""
+    """The peers of an interface in the order of their slots. Raises CannotRunError without bcc, and without the right."""
     try:
         from bcc.libbcc import lib
     except ImportError:
@@ -37,14 +44,16 @@ def read_flows(interface: str) -> list[FlowState]:
             "counters are read through bcc, which is missing: apt-get install python3-bpfcc, "
             "and use a virtual environment with system packages"
         ) from None
-    peers = _read(lib, interface, "peers", ADDRESS_BYTES, 4, RATE_SLOTS)
+    peers = _read(lib, interface, "peers", ADDRESS_BYTES, PEER.size, RATE_SLOTS)
     flows = _read(lib, interface, "edt_flows", 4, _LOCKED_FLOW.size, RATE_SLOTS)
-    packets = {struct.unpack("<I", key)[0]: _LOCKED_FLOW.unpack(value)[4] for key, value in flows}
-    found = [
-        FlowState(slot, unpack_address(key), packets.get(slot, 0))
-        for key, value in peers
-        for slot in struct.unpack("<I", value)
-    ]
+    now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    clocks = {struct.unpack("<I", key)[0]: _LOCKED_FLOW.unpack(value) for key, value in flows}
+    found = []
+    for key, value in peers:
+        slot, clock = PEER.unpack(value)
+        _, drops, departed_ns, _, packets, wire_bytes = clocks[clock]
+        ahead_ns = max(0, departed_ns - now_ns)
+        found.append(FlowState(slot, unpack_address(key), packets, wire_bytes, ahead_ns, drops))
     return sorted(found, key=lambda flow: flow.slot)
 
 

@@ -14,7 +14,7 @@ from controller.nic.rate_table import RATE_ONE
 from controller.schedule.plan import Discipline, Plan, Schedule, Setting
 from controller.steps import ceil_into
 
-__all__ = ["SCHEDULE", "plan", "rate_steps", "slack", "step_share"]
+__all__ = ["SCHEDULE", "margin_of", "plan", "rate_steps", "slack", "step_share"]
 
 
 def slack(hosts: int, speeds_bps: Sequence[Fraction], one: int = RATE_ONE) -> Fraction:
@@ -55,16 +55,19 @@ def rate_steps(
     return steps
 
 
-def plan(demand: Demand, speeds_bps: Sequence[Fraction], margin: Fraction = Fraction(1)) -> Plan:
+def plan(
+    demand: Demand, speeds_bps: Sequence[Fraction], *, margin: Fraction = Fraction(1), one: int = RATE_ONE
+) -> Plan:
     """The rates of all senders: the slowest flow ends within T* / lambda, and no port exceeds its speed.
 
     ``margin``: the share of that which is used, above 0 and at most 1; the rest is left for ACKs and what else comes.
+    ``one``: steps of the whole line rate, as the NICs have them.
     """
     time_s = demand.bottleneck(speeds_bps).time_s
     if not time_s:
         return Plan(Discipline.PACED, np.zeros(demand.wire_bytes.shape, dtype=np.uint32))
-    stretched_s = time_s / slack(demand.hosts, speeds_bps) / margin
-    return Plan(Discipline.PACED, rate_steps(demand.wire_bytes, stretched_s, speeds_bps))
+    stretched_s = time_s / slack(demand.hosts, speeds_bps, one) / margin
+    return Plan(Discipline.PACED, rate_steps(demand.wire_bytes, stretched_s, speeds_bps, one))
 
 
 def step_share(steps: NDArray[np.uint32], one: int = RATE_ONE) -> NDArray[np.float64]:
@@ -72,15 +75,19 @@ def step_share(steps: NDArray[np.uint32], one: int = RATE_ONE) -> NDArray[np.flo
     return steps / np.float64(one)
 
 
-def _plan(demand: Demand, setting: Setting) -> Plan:
-    given = setting.options[0]
+def margin_of(options: Sequence[str]) -> Fraction:
+    """Of "rate:0.98" 98 %. Raises InputError for a share that is none."""
     try:
-        margin = Fraction(given)
+        margin = Fraction(options[0]) if options else Fraction(1)
     except (ValueError, ZeroDivisionError):
         margin = Fraction(0)
     if not Fraction(1, 100) <= margin <= 1:
-        raise InputError(f"rate:{given}: give the share of R that is used, 0.01 to 1, such as 0.98")
-    return plan(demand, setting.speeds_bps, margin)
+        raise InputError(f"rate:{options[0]}: give the share of R that is used, 0.01 to 1, such as 0.98")
+    return margin
+
+
+def _plan(demand: Demand, setting: Setting) -> Plan:
+    return plan(demand, setting.speeds_bps, margin=margin_of(setting.options))
 
 
 SCHEDULE = Schedule(

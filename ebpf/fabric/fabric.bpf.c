@@ -2,7 +2,8 @@
 /* The testbed's in-kernel fabric: one object, so that all its programs share one set of ports.
  *
  *   engine  -> inject     -[fq]-> far_end -> port_egress -[fq]-> far_end -> ... -> far_end, at a host
- *   program -> nic_egress -[fq]-> far_end -> ...
+ *   program -> nic_egress -[fq]-> far_end -> port_egress -[fq]-> trunk_far_end -> port_egress -[fq]-> far_end
+ * -> ...
  *
  * far_end runs where a netkit interface transmits, when sch_fq lets go of a packet: there and then the packet
  * is at the other end of its link.
@@ -39,6 +40,15 @@ int nic_egress(struct __sk_buff *skb)
 		port_at(index)->foreign++;
 		return TC_ACT_SHOT;
 	}
+	if (real_programs && !veth) {
+		skb->priority = 0;
+		until_ns = nic_pace(skb, index, &packet);
+		packet_note(skb, &packet);
+		skb->tstamp = until_ns;
+		/* What no connection owns, sch_fq tells apart by its hash. */
+		bpf_set_hash(skb, packet.destination + 1);
+		return TC_ACT_OK;
+	}
 	until_ns = nic_accept(skb, index, &packet);
 	if (until_ns == PORT_FULL)
 		return TC_ACT_SHOT;
@@ -54,7 +64,12 @@ int nic_egress(struct __sk_buff *skb)
 SEC("tc")
 int port_egress(struct __sk_buff *skb)
 {
-	return port_hold(skb, skb->mark, (__u64)skb->cb[1] << 32 | skb->cb[0]);
+	__u32 index = skb->mark;
+
+	if (real_programs &&
+	    index & NIC_SENT_MARK) /* a flow apart from those that its port has still to send */
+		index = (index & ~NIC_SENT_MARK) + host_count;
+	return port_hold(skb, index, (__u64)skb->cb[1] << 32 | skb->cb[0]);
 }
 
 /* What the link did to a packet that has passed it: marked it at dequeue, or lost it. False if it is lost. */
@@ -113,15 +128,22 @@ int far_end(struct __sk_buff *skb)
 
 	if (index >= MAX_PORTS || port_at(index)->peer >= MAX_PORTS)
 		return TC_ACT_SHOT;
+	if (real_programs && port_at(index)->peer < host_count)
+		return nic_transmit(skb, port_at(index)->peer, bpf_ktime_get_ns());
 	return arrive(skb, index, port_at(index)->peer);
 }
 
-/* The same where all ports share one interface. */
+/* The same where all ports share one interface; of real programs the NICs do. */
 SEC("tc")
 int trunk_far_end(struct __sk_buff *skb)
 {
 	__u32 left = skb->mark;
 
+	if (real_programs) {
+		if (!(left & NIC_SENT_MARK))
+			return nic_sent(skb, left);
+		left &= ~NIC_SENT_MARK;
+	}
 	if (left >= MAX_PORTS || port_at(left)->peer >= MAX_PORTS)
 		return TC_ACT_SHOT;
 	return arrive(skb, port_at(left)->peer, left);

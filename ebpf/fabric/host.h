@@ -38,6 +38,103 @@ static __always_inline __u64 nic_accept(struct __sk_buff *skb, __u32 index, cons
 	return port_accept(skb, index, port_at(index), packet, ready_ns);
 }
 
+/* ---- real programs ----
+ *
+ * Their packets come in whatever order the programs send them in, so that pacing and port are two holds: the
+ * sch_fq of the host's interface lets each flow's packets go when they are earned, and then the port takes
+ * them as they come.
+ */
+
+/* In skb->priority: sch_fq sends these at once, past those that wait (TC_PRIO_CONTROL). */
+#define PRIORITY_AT_ONCE 7
+
+/* When a packet of a real program at host `index` may leave for the port. ACKs, which R does not count, and
+ * which would wait for the pace of the way back, are not paced.
+ */
+static __always_inline __u64 nic_pace(struct __sk_buff *skb, __u32 index, const struct packet *packet)
+{
+	struct connection connection = packet_connection(skb, packet);
+	__u64 now_ns = bpf_ktime_get_ns();
+	struct rate_table *table;
+	struct receive *receive;
+	struct edt_flow *flow;
+	__u32 key = index;
+
+	table = bpf_map_lookup_elem(&rate_tables, &key);
+	key = index * host_count + packet->destination;
+	flow = bpf_map_lookup_elem(&edt_flows, &key);
+	receive = bpf_map_lookup_elem(&receives, &key);
+	if (!table || !flow || !receive)
+		return now_ns;
+	if (!bpf_map_lookup_elem(&connections, &connection)) {
+		__u32 number = receive->total++;
+
+		bpf_map_update_elem(&connections, &connection, &number, BPF_ANY);
+	}
+	if (packet_is_control(packet) || packet_is_pure_ack(skb, packet)) {
+		skb->priority = PRIORITY_AT_ONCE;
+		return now_ns;
+	}
+	return edt_depart(flow, now_ns, wire_time_ns(packet->wire_bytes, port_at(index)->byte_ns),
+			  rate_table_steps(table, packet->destination));
+}
+
+/* In skb->mark, beside the port: its NIC has sent the packet, which is on the link. */
+#define NIC_SENT_MARK 0x40000000
+
+/* sch_fq has let go of a packet of a real program at host `index`: it goes through the port, which lies in
+ * the switches' namespace.
+ */
+static __always_inline int nic_transmit(struct __sk_buff *skb, __u32 index, __u64 now_ns)
+{
+	struct port *port = port_at(index);
+	struct packet packet;
+	__u64 sent_ns;
+
+	if (!packet_noted(skb, &packet)) {
+		port->foreign++;
+		return TC_ACT_SHOT;
+	}
+	sent_ns = packet_is_control(&packet) ? port_accept_control(port, &packet, now_ns)
+					     : port_accept(skb, index, port, &packet, now_ns);
+	sent_ns -= port->propagation_ns;
+	skb->priority = 0;
+	skb->mark = index;
+	skb->cb[0] = (__u32)sent_ns;
+	skb->cb[1] = (__u32)(sent_ns >> 32);
+	packet_note(skb, &packet);
+	return bpf_redirect(TRUNK_IFINDEX, 0);
+}
+
+/* The port has sent it. Until then it is its socket's, which has only so much under way to its NIC (small
+ * queues, net/ipv4/tcp_output.c); the link is the socket's no more, and a clone is nobody's.
+ */
+static __always_inline int nic_sent(struct __sk_buff *skb, __u32 index)
+{
+	__u64 until_ns = bpf_ktime_get_ns() + port_at(index)->propagation_ns;
+
+	skb->mark = index | NIC_SENT_MARK;
+	skb->cb[0] = (__u32)until_ns;
+	skb->cb[1] = (__u32)(until_ns >> 32);
+	bpf_clone_redirect(skb, TRUNK_IFINDEX, 0);
+	return TC_ACT_SHOT;
+}
+
+/* Counts a packet of a real program that is at host `index`. */
+static __always_inline void nic_count(__u32 index, const struct packet *packet, __u64 now_ns)
+{
+	__u32 key = packet->source * host_count + index;
+	struct receive *receive = bpf_map_lookup_elem(&receives, &key);
+
+	if (!receive || packet->source >= host_count)
+		return;
+	if (!receive->packets)
+		receive->first_ns = now_ns;
+	receive->last_ns = now_ns;
+	receive->packets++;
+	receive->bytes += packet->wire_bytes;
+}
+
 /* ---- receive side ---- */
 
 /* Moves `cumulative` over what has come in. It may stop short, and then goes on with the next packet. */
@@ -278,8 +375,12 @@ static __always_inline int nic_receive(struct __sk_buff *skb, __u32 index, struc
 		port_at(index)->foreign++;
 		return TC_ACT_SHOT;
 	}
-	if (!packet_transport(skb))
+	if (real_programs) {
+		nic_count(index, packet, now_ns);
 		return TC_ACT_OK; /* to the real stack */
+	}
+	if (!packet_transport(skb))
+		return TC_ACT_OK;
 	return nic_receive_data(skb, index, packet, now_ns);
 }
 

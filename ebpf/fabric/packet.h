@@ -95,6 +95,56 @@ static __always_inline struct transport_header *packet_transport(struct __sk_buf
 	return transport;
 }
 
+#define IPV4_FRAGMENT_OFFSET   20
+#define IPV4_FRAGMENT_MASK     0x3fff
+#define IPV4_PROTOCOL_OFFSET   23
+#define IPV4_HEADER_BYTES      20
+#define IPV4_TCP               6
+#define IPV4_UDP               17
+#define TCP_DATA_OFFSET_OFFSET 46
+
+/* Of a packet of a real program. */
+static __always_inline struct connection packet_connection(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct connection connection = {packet->source << 16 | packet->destination, 0};
+	void *data = packet_start(skb);
+	__u8 protocol;
+
+	if (data + FRAME_TRANSPORT_OFFSET > packet_end(skb))
+		return connection;
+	protocol = packet_u8(data, IPV4_PROTOCOL_OFFSET);
+	if ((protocol == IPV4_TCP || protocol == IPV4_UDP) &&
+	    !(packet_be16(data, IPV4_FRAGMENT_OFFSET) & IPV4_FRAGMENT_MASK))
+		connection.ports = packet_be32(data, L4_PORTS_OFFSET);
+	return connection;
+}
+
+/* A TCP segment that carries no data, such as an ACK. */
+static __always_inline bool packet_is_pure_ack(struct __sk_buff *skb, const struct packet *packet)
+{
+	void *data = packet_start(skb);
+
+	if (data + TCP_DATA_OFFSET_OFFSET + 1 > packet_end(skb) ||
+	    packet_u8(data, IPV4_PROTOCOL_OFFSET) != IPV4_TCP)
+		return false;
+	return packet->wire_bytes ==
+	       FRAME_ETHERNET_BYTES + IPV4_HEADER_BYTES + 4 * (packet_u8(data, TCP_DATA_OFFSET_OFFSET) >> 4);
+}
+
+/* What a switch hashes besides the hosts: the ports; of a real program's packet the number of its connection.
+ */
+static __noinline __u32 packet_entropy(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct connection connection;
+	__u32 *number;
+
+	if (!real_programs)
+		return packet_ports(skb);
+	connection = packet_connection(skb, packet);
+	number = bpf_map_lookup_elem(&connections, &connection);
+	return number ? *number : 0;
+}
+
 /* When a frame of the engine is due at the end of its link; see frame.h. (A call, since clang else keeps the
  * address of skb->data in a register, which the verifier refuses.)
  */

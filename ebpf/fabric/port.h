@@ -54,6 +54,8 @@ static __always_inline __u64 port_accept(struct __sk_buff *skb, __u32 index, str
 		return PORT_FULL;
 	port->clear_ns = clear_ns;
 	port->debt_bytes = 0;
+	if (real_programs && clear_ns - idle_ns > deepest_ns[index & (MAX_PORTS - 1)])
+		deepest_ns[index & (MAX_PORTS - 1)] = clear_ns - idle_ns;
 
 	port->accepted_bytes += packet->wire_bytes;
 	if (ecn_kmax_bytes && index >= host_count) {

@@ -32,6 +32,7 @@ const volatile __u32 mark_salt, loss_salt;
 const volatile __u32 loss_data, loss_control; /* probabilities, in 2^-32 */
 const volatile __u32 failing; /* some link has a down_ns */
 const volatile __u32 adaptive; /* data takes the least occupied member of a group */
+const volatile __u32 spraying; /* each packet of a real program takes a way of its own */
 
 /* In .bss rather than in a map of their own: an access is an address, not a call, and there is no JIT
  * in a User-Mode-Linux kernel to inline the call.
@@ -45,6 +46,7 @@ struct record records[RECORD_CAPACITY];
 struct record_head record_head;
 struct feedback feedback[FEEDBACK_CAPACITY];
 __u64 received[RECEIVED_WORDS];
+__u64 deepest_ns[MAX_PORTS]; /* with real programs: the most time that a port's queue would have taken */
 
 /* Sized by the loader: see testbed/fabric/programs.py. */
 struct {
@@ -70,6 +72,21 @@ struct {
 	__type(key, __u32);
 	__type(value, struct receive);
 } receives SEC(".maps"); /* source * host_count + destination */
+
+/* Connections of real programs, by hosts and ports: the how-manieth of its two hosts it is. A program's own
+ * port is drawn at random by its kernel; a path that hangs on it would differ from run to run.
+ */
+struct connection {
+	__u32 hosts; /* source << 16 | destination */
+	__u32 ports;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* of one that finds no room the number is 0 */
+	__type(key, struct connection);
+	__type(value, __u32);
+} connections SEC(".maps");
 
 /* Where the compiler knows the index to be in range and the verifier does not. */
 static __always_inline struct port *port_at(__u32 index)

@@ -15,7 +15,7 @@
 static __always_inline __u32 path_hash(struct __sk_buff *skb, __u32 salt, const struct packet *packet)
 {
 	return mix32(salt + packet->source * 0x9e3779b1 + packet->destination * 0x85ebca77 +
-		     packet_ports(skb) * 0xc2b2ae3d);
+		     packet_entropy(skb, packet) * 0xc2b2ae3d);
 }
 
 static __always_inline __u32 member_of(__u32 hash, __u32 ways)
@@ -73,8 +73,12 @@ static __always_inline __u32 switch_route(struct __sk_buff *skb, __u32 index, co
 
 	if (ways > 1) {
 		__u32 hash = path_hash(skb, port->salt, packet);
+		/* Of a real program's packets the link tells one from the next. */
+		__u32 psn = real_programs ? port_at(port->peer)->passed : packet_psn(skb);
 
-		out = adaptive && !control ? adaptive_member(out, ways, mix32(hash + packet_psn(skb)), now_ns)
+		if (real_programs && spraying && !control)
+			hash = mix32(hash + psn);
+		out = adaptive && !control ? adaptive_member(out, ways, mix32(hash + psn), now_ns)
 					   : members[(out + member_of(hash, ways)) & (MAX_MEMBERS - 1)];
 	}
 	return ways && out < MAX_PORTS ? out : MAX_PORTS;

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from controller.errors import InputError
 from controller.schedule import MODES, SCHEDULES
@@ -15,13 +15,17 @@ from testbed.experiment import AUTO, BACKGROUND_KEYS, DEMAND_KEYS, FAILURE_KEYS,
 __all__ = ["add_experiment_options", "add_output_options", "experiment_mapping", "schema"]
 
 
+_OF_ONE: Final = ("name", "file", "after")
+"""Keys of a demand that are no options; the others hold for every --demand."""
+
+
 def add_experiment_options(
     parser: argparse.ArgumentParser,
     *,
     without: Collection[str] = (),
     demand_help: str = "matrix file; repeat it for phases that follow each other",
 ) -> None:
-    """--demand with --unit and --token-bytes, and one option for every other key but those that the verb sets itself."""
+    """--demand with the options that say how it is read, and one option for every other key but those that the verb sets itself."""
     demand = parser.add_argument_group("demand")
     demand.add_argument(
         "--demand",
@@ -30,7 +34,7 @@ def add_experiment_options(
         help=demand_help,
     )
     for key in DEMAND_KEYS:
-        if key.name in ("unit", "token_bytes"):
+        if key.name not in _OF_ONE:
             _add(demand, key)
     others = parser.add_argument_group("experiment")
     for key in KEYS:
@@ -70,7 +74,7 @@ def experiment_mapping(arguments: argparse.Namespace) -> dict[str, Any]:
     for number, file in enumerate(arguments.demand or [], 1):
         table: dict[str, Any] = {"file": file, "name": str(number)}
         for key in DEMAND_KEYS:
-            if key.name in ("unit", "token_bytes") and getattr(arguments, key.name) is not None:
+            if key.name not in _OF_ONE and getattr(arguments, key.name) is not None:
                 table[key.name] = _value(key, getattr(arguments, key.name))
         if number > 1:
             table["after"] = [str(number - 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,8 @@ from typing import Any, Final
 from controller.cli.options import whole_number
 from controller.errors import CannotRunError, InputError
 from testbed.cli.experiment_options import add_experiment_options, experiment_mapping
-from testbed.cli.output import csv_bytes, list_of, remove, write
+from testbed.cli.output import check_places, csv_bytes, job_count, list_of, write
+from testbed.experiment import DEMAND_KEYS
 from testbed.figures import incast, real, scale, use
 from testbed.figures.options import Figure, Options, check_load_balancers
 from testbed.grid.run import run_grid
@@ -53,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     grid = parser.add_argument_group("grid")
     grid.add_argument(
-        "--jobs", type=whole_number, default=0, metavar="N", help="runs at a time; default: one a processor"
+        "--jobs", type=job_count, default=None, metavar="N", help="runs at a time; default: one a processor"
     )
     grid.add_argument("--dask", default="", metavar="ADDRESS", help="run on the cluster of this scheduler instead")
     add_experiment_options(
@@ -81,10 +83,13 @@ def _help(text: str, option: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs what is missing of the grid, then writes figure-N.csv, figure-N.png, and figure-N-cells.csv, which names the cells."""
+    """Runs what is missing of the grid, then writes figure-N.csv, figure-N.png, and figure-N-cells.csv, which names the cells.
+
+    Figures that compare both runs also write figure-N-gain.csv. What an earlier command wrote stays until all of it can be replaced.
+    """
     if str(arguments.out) in ("", "."):
         raise InputError("--out names no folder of its own: give one for the results, such as results/figure-3")
-    if arguments.dask and arguments.jobs:
+    if arguments.dask and arguments.jobs is not None:
         raise InputError("--jobs is for this machine, and with --dask the workers' threads decide: leave one out")
     for module in ("pyarrow", "matplotlib"):
         if importlib.util.find_spec(module) is None:
@@ -95,12 +100,22 @@ def run(arguments: argparse.Namespace) -> int:
     store = Store(arguments.out)
     try:
         files = {what: arguments.out / f"figure-{figure.number}{suffix}" for what, suffix in _SUFFIXES.items()}
-        remove(files.values())  # or what fails now would seem to have made them
-        write(files["cells"], csv_bytes([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells]))
-        run_grid([cell for _, cell in cells], store, jobs=arguments.jobs, dask=arguments.dask)
-        rows = figure.table(cells, store)
-        write(files["table"], csv_bytes(rows))
-        write(files["picture"], figure.draw(rows, figure.title))
+        if figure.gain is None:
+            del files["gain"]
+        check_places(list(files.values()))  # before hours of runs
+        try:
+            run_grid([cell for _, cell in cells], store, jobs=arguments.jobs or 0, dask=arguments.dask)
+            rows = figure.table(cells, store)
+            made = {"table": csv_bytes(rows), "picture": figure.draw(rows, figure.title)}
+            if figure.gain is not None:
+                made["gain"] = csv_bytes(figure.gain(cells, store))
+            made["cells"] = csv_bytes([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells])
+        except CannotRunError:
+            if files["table"].exists():
+                print(f"note: {files['table']} and its picture are still those of an earlier command", file=sys.stderr)
+            raise
+        for what, file in files.items():
+            write(file, made[what])
     finally:
         store.close()
     for what, file in files.items():
@@ -108,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_SUFFIXES: Final = {"table": ".csv", "picture": ".png", "cells": "-cells.csv"}
+_SUFFIXES: Final = {"table": ".csv", "picture": ".png", "gain": "-gain.csv", "cells": "-cells.csv"}
 
 
 def _options(figure: Figure, arguments: argparse.Namespace, scratch: Path) -> Options:
@@ -116,7 +131,7 @@ def _options(figure: Figure, arguments: argparse.Namespace, scratch: Path) -> Op
     chosen: dict[str, Any] = {**figure.defaults, **(figure.quick if arguments.quick else {})}
     mapping = experiment_mapping(arguments)
     demands = tuple(
-        {name: value for name, value in table.items() if name in ("file", "unit", "token_bytes")}
+        {name: value for name, value in table.items() if name not in ("name", "after")}
         for table in mapping.pop("demand", [])
     )
     instead = ("hosts", "s", "bytes") if demands and figure.number in (1, 4) else ()
@@ -162,8 +177,13 @@ def _options(figure: Figure, arguments: argparse.Namespace, scratch: Path) -> Op
 
 
 def _check_demands(figure: Figure, demands: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    if "demand" not in figure.options and (demands or arguments.unit or arguments.token_bytes):
+    if "demand" not in figure.options and demands:
         raise InputError(f"--demand is not for figure {figure.number}, which makes its own by --hosts, --s and --bytes")
+    reading = [key.name for key in DEMAND_KEYS if getattr(arguments, key.name, None) is not None]
+    reading = [f"--{name.replace('_', '-')}" for name in reading if name != "file"]
+    if reading and not demands and figure.number != 2:
+        without = "give one" if "demand" in figure.options else "which this figure does not take: leave it out"
+        raise InputError(f"{reading[0]} says how the file of --demand is read, {without}")
     if figure.number == 2:
         if not demands:
             raise InputError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,11 +14,22 @@ from controller.cli.options import whole_number
 from controller.errors import CannotRunError
 from testbed.measure.store import write_atomically
 
-__all__ = ["csv_bytes", "list_of", "remove", "write"]
+__all__ = ["check_places", "csv_bytes", "job_count", "list_of", "write"]
 
 _DIGITS: Final = 4
 
 T = TypeVar("T")
+
+
+def job_count(text: str) -> int:
+    """The value of --jobs."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: give a whole number, 1 or more")
+    return number
 
 
 def list_of(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
@@ -49,13 +61,12 @@ def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-def remove(paths: Iterable[Path]) -> None:
-    """Raises CannotRunError where that cannot be done."""
+def check_places(paths: Sequence[Path]) -> None:
+    """Raises CannotRunError where results could not be written at the end."""
     for path in paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise CannotRunError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
+        if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            why = "it is a folder" if path.is_dir() else "its folder is not writable"
+            raise CannotRunError(f"{path} cannot be written: {why}; choose another --out")
 
 
 def write(path: Path, content: bytes) -> None:

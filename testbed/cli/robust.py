@@ -11,7 +11,8 @@ from typing import Any, Final
 from controller.cli.options import whole_number
 from controller.errors import CannotRunError, InputError
 from testbed.cli.experiment_options import add_experiment_options, experiment_mapping
-from testbed.cli.output import csv_bytes, list_of, remove, write
+from testbed.cli.output import check_places, csv_bytes, job_count, list_of, write
+from testbed.experiment import DEMAND_KEYS
 from testbed.figures.options import Options, seeds_text
 from testbed.grid.run import run_grid
 from testbed.grid.store import Store
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     grid = parser.add_argument_group("grid")
     grid.add_argument(
-        "--jobs", type=whole_number, default=0, metavar="N", help="runs at a time; default: one a processor"
+        "--jobs", type=job_count, default=None, metavar="N", help="runs at a time; default: one a processor"
     )
     grid.add_argument("--dask", default="", metavar="ADDRESS", help="run on the cluster of this scheduler instead")
     add_experiment_options(parser, without=_SET_HERE, demand_help="matrix file, instead of Zipf's demand")
@@ -70,10 +71,13 @@ def _help(text: str, option: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs what is missing of the grid, then writes robustness.csv and .png, and robustness-cells.csv, which names the cells."""
+    """Runs what is missing of the grid, then writes robustness.csv and .png, and robustness-cells.csv, which names the cells.
+
+    What an earlier command wrote stays until all of it can be replaced.
+    """
     if str(arguments.out) in ("", "."):
         raise InputError("--out names no folder of its own: give one for the results, such as results/robustness")
-    if arguments.dask and arguments.jobs:
+    if arguments.dask and arguments.jobs is not None:
         raise InputError("--jobs is for this machine, and with --dask the workers' threads decide: leave one out")
     for name in arguments.against or ():
         if name not in DISTURBANCES:
@@ -94,15 +98,20 @@ def run(arguments: argparse.Namespace) -> int:
     store = Store(arguments.out)
     try:
         files = {what: arguments.out / f"robustness{suffix}" for what, suffix in _SUFFIXES.items()}
-        remove(files.values())  # or what fails now would seem to have made them
-        write(
-            files["cells"],
-            csv_bytes([{**row, "cell": cell.label, "address": cell.address} for row, cell in grid.cells]),
-        )
-        run_grid([cell for _, cell in grid.cells], store, jobs=arguments.jobs, dask=arguments.dask)
-        rows = table(grid.cells, store)
-        write(files["table"], csv_bytes(rows))
-        write(files["picture"], draw(rows, _title(options)))
+        check_places(list(files.values()))
+        try:
+            run_grid([cell for _, cell in grid.cells], store, jobs=arguments.jobs or 0, dask=arguments.dask)
+            rows = table(grid.cells, store)
+            made = {"table": csv_bytes(rows), "picture": draw(rows, _title(options))}
+            made["cells"] = csv_bytes(
+                [{**row, "cell": cell.label, "address": cell.address} for row, cell in grid.cells]
+            )
+        except CannotRunError:
+            if files["table"].exists():
+                print(f"note: {files['table']} and its picture are still those of an earlier command", file=sys.stderr)
+            raise
+        for what, file in files.items():
+            write(file, made[what])
     finally:
         store.close()
     for what, file in files.items():
@@ -115,13 +124,14 @@ def _options(arguments: argparse.Namespace, scratch: Path) -> Options:
     chosen: dict[str, Any] = dict(_QUICK if arguments.quick else _DEFAULTS)
     mapping = experiment_mapping(arguments)
     demands = tuple(
-        {name: value for name, value in table.items() if name in ("file", "unit", "token_bytes")}
+        {name: value for name, value in table.items() if name not in ("name", "after")}
         for table in mapping.pop("demand", [])
     )
     if len(demands) > 1:
         raise InputError("--demand: a robustness table is of one matrix: give one")
-    if not demands and (arguments.unit or arguments.token_bytes):
-        raise InputError("--unit and --token-bytes are for a matrix: give --demand FILE, or leave them out")
+    reading = [key.name for key in DEMAND_KEYS if key.name != "file" and getattr(arguments, key.name, None) is not None]
+    if reading and not demands:
+        raise InputError(f"--{reading[0].replace('_', '-')} says how the file of --demand is read, give one")
     for option, place in (("hosts", "size"), ("s", "skew"), ("bytes", "amount"), ("seeds", "seeds")):
         given = getattr(arguments, place)
         if given is None:

@@ -83,6 +83,8 @@ def _deepseek(arguments: argparse.Namespace) -> int:
     _check_name("--out", arguments.out)
     if arguments.combine_out:
         _check_name("--combine-out", arguments.combine_out)
+        if arguments.combine_out.resolve() == arguments.out.resolve():
+            raise InputError(f"--combine-out {arguments.combine_out} is the file of --out: give another name")
     for option, value, least, most in (
         ("--hosts", arguments.hosts, 2, 1000),
         ("--tokens", arguments.tokens, 1, _MOST_TOKENS),

@@ -23,7 +23,9 @@ __all__ = [
     "ControlKind",
     "Controls",
     "EngineInput",
+    "EVENT_FIELDS",
     "EngineOutput",
+    "EventKind",
     "FabricMemory",
     "LossRecovery",
     "run",
@@ -81,6 +83,18 @@ RECORD_FIELDS: Final = [
 ]
 """NumPy layout of struct record (fabric.h)."""
 
+EVENT_FIELDS: Final = [
+    ("time_ns", "<u8"),
+    ("since_ns", "<u8"),
+    ("psn", "<u4"),
+    ("source", "<u2"),
+    ("destination", "<u2"),
+    ("kind", "u1"),
+    ("copy", "u1"),
+    ("reserved", "V6"),
+]
+"""NumPy layout of struct event (events.h). since_ns of a packet sent: its flow may send, by window and start, since then."""
+
 FLOW_RESULT_FIELDS: Final = [
     ("done_ns", "<u8"),
     ("retransmissions", "<u4"),
@@ -113,6 +127,17 @@ class LossRecovery(IntEnum):
     NONE = 2
 
 
+class EventKind(IntEnum):
+    """What a sender did; the values are those of events.h."""
+
+    SENT = 0
+    NACK = 1
+    """And from here on: found a packet to be lost, by a NACK."""
+    SACK = 2
+    TIMEOUT = 3
+    PROBE = 4
+
+
 class ControlKind(IntEnum):
     """What congestion controls answer with; the values are those of control.h."""
 
@@ -129,6 +154,8 @@ class EngineInput:
     """Array of FLOW_FIELDS."""
     background: bytes
     """Array of BACKGROUND_FIELDS."""
+    mailbox: bytes
+    """What the hosts' DPUs are sent, as testbed/dpu_model.py lays it out; empty with any other NIC."""
     byte_ns: bytes
     """uint64 a host: time of one byte at its NIC's speed, in 2^-32 ns."""
     start_ns: bytes
@@ -215,6 +242,12 @@ class EngineOutput(TypedDict):
     """Sent by the receivers."""
     heard: int
     """ACKs and NACKs that reached their senders."""
+    dpu_messages: int
+    """That DPUs were sent and accepted."""
+    dpu_cnps: int
+    dpu_nacks: int
+    dpu_unknown: int
+    """Events that they were told of: CNPs, NACKs, and packets of flows that were not bound or had no rate."""
     total_queue_max_bytes: int
     bucket_ns: int
     flow_results: bytes
@@ -227,11 +260,18 @@ class EngineOutput(TypedDict):
     """uint64, ports x buckets: bytes whose serialisation ended in the bucket."""
 
 
-def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_fd: int, trace_fd: int) -> EngineOutput:
+def run(
+    given: EngineInput,
+    fabric: FabricMemory,
+    controls: Controls,
+    progress_fd: int,
+    trace_fd: int,
+    events_fd: int = -1,
+) -> EngineOutput:
     """Sends all flows and returns when all is acknowledged; without a transport, when all arrived or was dropped.
 
-    Progress goes to ``progress_fd`` as lines "@progress TIME_NS DELIVERED EXPECTED", every record to ``trace_fd``; -1 for
-    neither. Raises TimeoutError at the limit, OSError where the kernel refuses to send, and what a control raises.
+    Progress goes to ``progress_fd`` as lines "@progress TIME_NS DELIVERED EXPECTED", every record to ``trace_fd``, what
+    senders do (EVENT_FIELDS) to ``events_fd``; -1 for none. Raises TimeoutError at the limit, OSError where the kernel refuses to send, and what a control raises.
     """
     try:
         from testbed.engine import _engine
@@ -240,6 +280,7 @@ def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_f
     result: EngineOutput = _engine.run(
         flows=given.flows,
         background=given.background,
+        mailbox=given.mailbox,
         byte_ns=given.byte_ns,
         start_ns=given.start_ns,
         propagation_ns=given.propagation_ns,
@@ -278,5 +319,6 @@ def run(given: EngineInput, fabric: FabricMemory, controls: Controls, progress_f
         stages=given.stages,
         barrier=given.barrier,
         barrier_ns=given.barrier_ns,
+        events_fd=events_fd,
     )
     return result

@@ -8,6 +8,7 @@ def run(
     *,
     flows: bytes,
     background: bytes,
+    mailbox: bytes,
     byte_ns: bytes,
     start_ns: bytes,
     propagation_ns: bytes,
@@ -46,4 +47,5 @@ def run(
     stages: bytes,
     barrier: bool,
     barrier_ns: int,
+    events_fd: int,
 ) -> EngineOutput: ...

@@ -53,6 +53,44 @@ static int govern(struct engine *engine, struct flow_state *flow, double answer)
 	return 0;
 }
 
+/* ---- DPUs (nic = doca-model) ---- */
+
+/* Tells a flow's DPU of an event at now_ns, and lets the flow have the rate that it answers with. Whether
+ * that is another one. A timeout is none of the events that a DPU hears of.
+ */
+static bool inform(struct engine *engine, struct flow_state *flow, enum pcc_event_kind kind, uint64_t now_ns,
+		   uint32_t bytes)
+{
+	const uint64_t *byte_ns = engine->byte_ns.buf;
+	uint64_t fabric_ns = (uint64_t)((double)(now_ns - engine->epoch_ns) / engine->dilation);
+	uint32_t steps = dpus_event(&engine->dpus, flow->source, index_of(engine, flow),
+				    &(struct pcc_event){
+					    .kind = kind,
+					    .qpn = kind == PCC_TX ? DPU_FIRST_QPN + flow->destination : 0,
+					    .now_ns = (uint32_t)fabric_ns,
+					    .bytes = bytes,
+					    .count = 1,
+				    });
+
+	if (steps == flow->steps)
+		return false;
+	flow->steps = steps;
+	flow->gap_ns = (uint64_t)((double)wire_time_ns(engine->mtu_bytes, byte_ns[flow->source]) *
+				  (double)RATE_ONE / steps);
+	return true;
+}
+
+/* What the hosts have sent to their DPUs is there, of all that is due so long after the start. */
+static int deliver(struct engine *engine, uint64_t since_ns)
+{
+	uint32_t host, status = dpus_deliver(&engine->dpus, since_ns, &host);
+
+	if (status == PCC_OK)
+		return 0;
+	PyErr_Format(PyExc_RuntimeError, "the DPU of host %u refused a message: status %u", host, status);
+	return -1;
+}
+
 static int on_loss(void *context, struct flow_state *flow, uint32_t bytes)
 {
 	struct engine *engine = context;
@@ -84,6 +122,8 @@ static int hear(struct engine *engine, const struct feedback *heard, uint64_t be
 		    govern(engine, flow,
 			   control_on_nack(&engine->controls, place, flow, engine->time_ns, &news)))
 			return -1;
+		if (engine->dpus.states)
+			inform(engine, flow, PCC_NACK, engine->time_ns, 0);
 		transport_nack_done(&engine->transport, flow, heard);
 	} else {
 		bool before = flow->done;
@@ -95,6 +135,10 @@ static int hear(struct engine *engine, const struct feedback *heard, uint64_t be
 		    govern(engine, flow,
 			   control_on_ack(&engine->controls, place, flow, engine->time_ns, &news)))
 			return -1;
+		/* A CNP is the echo of a mark: of RoCE's own pauses between two of a flow there is none here.
+		 */
+		if (engine->dpus.states && news.marked)
+			inform(engine, flow, PCC_CNP, engine->time_ns, 0);
 		/* The control has heard of the queue by delay and marks: a loss by SACK is mended, not
 		 * reported. */
 		if (engine->transport.recovery == RECOVERY_SACK)
@@ -161,6 +205,17 @@ static int run_host(struct engine *engine, uint32_t host, uint64_t begin_ns, uin
 			continue;
 		}
 		engine->sent_packets++;
+		if (engine->events)
+			events_note(engine->events,
+				    (struct event){.time_ns = next_ns,
+						   .since_ns = flow->ready_ns,
+						   .psn = packet.psn,
+						   .source = (uint16_t)packet.source,
+						   .destination = (uint16_t)packet.destination,
+						   .kind = EVENT_SENT,
+						   .copy = packet.copy});
+		if (engine->dpus.states && inform(engine, flow, PCC_TX, next_ns, packet.wire_bytes))
+			sender_update(sender, flow, next_ns);
 		if (engine->controls.calls_on_sent) {
 			double answer = control_on_sent(&engine->controls, index_of(engine, flow), flow,
 							next_ns, packet.wire_bytes);
@@ -192,12 +247,16 @@ static int run_timers(struct engine *engine, uint64_t now)
 	return 0;
 }
 
-/* A new rate table: from now_ns on all flows have the schedule's own rates. A flow keeps its debt. */
-static void put_rates_in_force(struct engine *engine, uint64_t now_ns)
+/* A new rate table: from now_ns on all flows have the schedule's own rates. A flow keeps its debt. With DPUs
+ * each takes its own at its next event.
+ */
+static int put_rates_in_force(struct engine *engine, uint64_t now_ns)
 {
 	const struct flow *flows = engine->flows.buf;
 	const uint64_t *byte_ns = engine->byte_ns.buf;
 
+	if (engine->dpus.states)
+		return deliver(engine, engine->rates_ns);
 	for (uint32_t i = 0; i < engine->flow_count; i++) {
 		struct flow_state *flow = &engine->flow_storage[i];
 
@@ -208,6 +267,7 @@ static void put_rates_in_force(struct engine *engine, uint64_t now_ns)
 					   (double)RATE_ONE / flow->steps);
 		sender_update(&engine->senders[flow->source], flow, now_ns);
 	}
+	return 0;
 }
 
 /* The barrier: where all of a stage has come, the next one begins when everybody has heard of it. The engine
@@ -239,7 +299,8 @@ static int send_until(struct engine *engine, uint64_t begin_ns, uint64_t horizon
 		for (uint32_t host = 0; host < engine->host_count; host++)
 			if (run_host(engine, host, begin_ns, rates_ns))
 				return -1;
-		put_rates_in_force(engine, rates_ns);
+		if (put_rates_in_force(engine, rates_ns))
+			return -1;
 		begin_ns = rates_ns;
 	}
 	for (uint32_t host = 0; host < engine->host_count; host++)
@@ -419,6 +480,10 @@ int engine_finish(struct engine *engine)
 			return -1;
 		}
 	measure_finish(&engine->measure, engine->last_far_end_ns);
+	if (engine->events && events_flush(engine->events)) {
+		PyErr_SetFromErrno(PyExc_OSError);
+		return -1;
+	}
 	return trace(engine, engine->kept, engine->kept_count * sizeof(*engine->kept));
 }
 
@@ -548,20 +613,24 @@ static int allocate(struct engine *engine, size_t count, size_t background_count
 		       : -1;
 }
 
-/* Between two packets of a flow that has no pace of its own, at most: those of the others of its host. */
+/* Between two packets of a flow that has no pace of its own: those of the others of its host. In turns of
+ * bytes it is the mean over the packets of an ACK, as long as those may take.
+ */
 static uint64_t round_ns(const struct engine *engine, const struct flow *first, const struct flow *flow,
 			 uint32_t of_host)
 {
 	const uint64_t *byte_ns = engine->byte_ns.buf;
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, turns;
 
 	if (engine->discipline != DEFICIT)
 		return wire_time_ns(engine->mtu_bytes, byte_ns[flow->source]) * of_host;
 	for (uint32_t i = 0; i < of_host; i++)
 		bytes += first[i].quantum_bytes > engine->mtu_bytes ? first[i].quantum_bytes
 								    : engine->mtu_bytes;
-	if (flow->quantum_bytes < engine->mtu_bytes) /* of several turns */
-		bytes *= (engine->mtu_bytes + flow->quantum_bytes - 1) / flow->quantum_bytes;
+	/* So many turns may lie between the first of the packets of an ACK and the last. */
+	turns = (engine->transport.ack_packets * engine->mtu_bytes + flow->quantum_bytes - 1) /
+		flow->quantum_bytes;
+	bytes = bytes * (turns + 1) / engine->transport.ack_packets;
 	return (uint64_t)((double)bytes * (double)byte_ns[flow->source] / 4294967296.0);
 }
 
@@ -569,6 +638,8 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 {
 	const uint64_t *byte_ns = engine->byte_ns.buf, *start_ns = engine->start_ns.buf;
 	uint64_t wire_ns = wire_time_ns(engine->mtu_bytes, byte_ns[flow->source]);
+	/* What its timeouts allow for; a DPU is yet to say. */
+	uint32_t pace = engine->dpus.states ? DPU_FIRST_STEPS : flow->steps;
 
 	engine->flow_of[flow->source * engine->host_count + flow->destination] = (uint32_t)place;
 	engine->flow_storage[place] = (struct flow_state){
@@ -578,13 +649,14 @@ static void prepare_flow(struct engine *engine, const struct flow *flow, size_t 
 		.last_bytes = (uint16_t)flow->last_bytes,
 		.open_loop = !engine_has_transport(engine),
 		.ready_ns = engine->epoch_ns + start_ns[flow->source] + flow->ready_ns,
-		.steps = engine->rates_ns ? flow->before_steps : flow->steps,
+		.steps = engine->dpus.states ? DPU_FIRST_STEPS
+			 : engine->rates_ns  ? flow->before_steps
+					     : flow->steps,
 		.ceiling_steps = flow->steps,
 		.mtu_bytes = (uint16_t)engine->mtu_bytes,
 		.window_bytes = INT64_MAX / 2,
 		.first = engine->expected_packets,
-		.gap_ns =
-			flow->steps ? (uint64_t)((double)wire_ns * (double)RATE_ONE / flow->steps) : pause_ns,
+		.gap_ns = pace ? (uint64_t)((double)wire_ns * (double)RATE_ONE / pace) : pause_ns,
 		.quantum_bytes = flow->quantum_bytes,
 	};
 	engine->expected_packets += flow->packets;
@@ -690,6 +762,13 @@ int engine_prepare(struct engine *engine)
 		PyErr_NoMemory();
 		return -1;
 	}
+	if (dpus_init(&engine->dpus, engine->host_count, count, engine->mailbox.buf,
+		      (size_t)engine->mailbox.len)) {
+		PyErr_SetString(PyExc_ValueError, "the mailbox is malformed, or there is no memory for DPUs");
+		return -1;
+	}
+	if (deliver(engine, 0))
+		return -1;
 	engine->flow_count = (uint32_t)count;
 	engine_head(engine)->written = 0;
 	engine_head(engine)->feedback_written = 0;
@@ -714,9 +793,10 @@ int engine_prepare(struct engine *engine)
 		}
 		/* Rates that change on the way are the engine's to keep, one packet at a time. */
 		sender_init(&engine->senders[host],
-			    engine->discipline == PACED && engine->rates_ns ? SELF_PACED
-			    : engine->controls.kind == CONTROL_RATE         ? SELF_PACED
-									    : engine->discipline,
+			    engine->discipline == PACED && (engine->rates_ns || engine->dpus.states)
+				    ? SELF_PACED
+			    : engine->controls.kind == CONTROL_RATE ? SELF_PACED
+								    : engine->discipline,
 			    engine->flow_storage + first, last - first, byte_ns[host],
 			    engine->list_storage + first, engine->place_storage + first,
 			    engine->heap_storage + first);
@@ -736,6 +816,14 @@ int engine_prepare(struct engine *engine)
 			 engine->epoch_ns, engine->bucket_ns, engine->slot_ns)) {
 		PyErr_NoMemory();
 		return -1;
+	}
+	if (engine->events_fd >= 0) {
+		engine->events = engine->transport.events = calloc(1, sizeof(*engine->events));
+		if (!engine->events) {
+			PyErr_NoMemory();
+			return -1;
+		}
+		engine->events->fd = engine->events_fd;
 	}
 	engine->inject = inject_open(engine->ifindex, engine->sockets);
 	if (!engine->inject) {
@@ -764,6 +852,8 @@ void engine_free(struct engine *engine)
 	free(engine->reps);
 	free(engine->pending);
 	free(engine->kept);
+	free(engine->events);
+	dpus_free(&engine->dpus);
 	transport_free(&engine->transport);
 	measure_free(&engine->measure);
 }

@@ -19,7 +19,9 @@
 #include <stdbool.h>
 
 #include "control.h"
+#include "dpus.h"
 #include "entropy.h"
+#include "events.h"
 #include "fabric.h"
 #include "inject.h"
 #include "measure.h"
@@ -41,8 +43,8 @@ struct queue {
 
 struct engine {
 	/* From Python. */
-	Py_buffer flows, stages, background, byte_ns, start_ns, propagation_ns, windows, head, records, ports,
-		feedback;
+	Py_buffer flows, stages, background, mailbox, byte_ns, start_ns, propagation_ns, windows, head,
+		records, ports, feedback;
 	uint32_t host_count, port_count, mtu_bytes, seed;
 	enum discipline discipline;
 	enum balancing balancing;
@@ -54,7 +56,7 @@ struct engine {
 	uint64_t linger_ns; /* so long may a packet be where no record tells of it */
 	bool late_records; /* they come when packets leave a port, and while the engine reads them */
 	double dilation;
-	int ifindex, sockets, progress_fd, trace_fd;
+	int ifindex, sockets, progress_fd, trace_fd, events_fd;
 	/* Its own. */
 	uint64_t epoch_ns; /* the common start */
 	uint64_t expected_packets, sent_packets, packet_hops, last_far_end_ns;
@@ -79,10 +81,12 @@ struct engine {
 	struct reps *reps; /* one a flow; NULL with any other balancing */
 	struct transport transport;
 	struct controls controls;
+	struct dpus dpus;
 	struct pending *pending;
 	uint32_t pending_free, pending_used, pending_capacity;
 	struct queue *arriving; /* one a host */
 	struct inject *inject;
+	struct events *events; /* of a run that is traced; else NULL */
 	struct measure measure;
 };
 

@@ -42,8 +42,9 @@ static PyObject *results(struct engine *engine)
 	for (uint32_t port = 0; port < measure->port_count; port++)
 		deepest[port] = measure->ports[port].max_queue_bytes;
 	dict = Py_BuildValue(
-		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#}", "epoch_ns",
-		(unsigned long long)engine->epoch_ns, "sent_packets",
+		"{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:y#,s:y#,s:y#"
+		"}",
+		"epoch_ns", (unsigned long long)engine->epoch_ns, "sent_packets",
 		(unsigned long long)engine->sent_packets, "background_sent",
 		(unsigned long long)engine->background_sent, "background_delivered",
 		(unsigned long long)engine_head(engine)->background_delivered, "background_trimmed",
@@ -54,7 +55,10 @@ static PyObject *results(struct engine *engine)
 		(unsigned long long)engine_head(engine)->timed, "acks",
 		(unsigned long long)engine_head(engine)->acks, "nacks",
 		(unsigned long long)engine_head(engine)->nacks, "heard", (unsigned long long)engine->heard,
-		"total_queue_max_bytes", (unsigned long long)measure->max_total_bytes, "bucket_ns",
+		"dpu_messages", (unsigned long long)engine->dpus.messages, "dpu_cnps",
+		(unsigned long long)engine->dpus.cnps, "dpu_nacks", (unsigned long long)engine->dpus.nacks,
+		"dpu_unknown", (unsigned long long)engine->dpus.unknown, "total_queue_max_bytes",
+		(unsigned long long)measure->max_total_bytes, "bucket_ns",
 		(unsigned long long)measure->bucket_ns, "flow_results", flows, "port_queue_max_bytes",
 		deepest, (Py_ssize_t)(measure->port_count * sizeof(*deepest)), "series_queue_bytes",
 		measure->series_queue_bytes, (Py_ssize_t)(cells * sizeof(*measure->series_queue_bytes)),
@@ -84,10 +88,10 @@ static bool is_sound(const struct engine *engine)
 
 static void release(struct engine *engine)
 {
-	Py_buffer *buffers[] = {&engine->flows,    &engine->background,     &engine->byte_ns,
-				&engine->start_ns, &engine->propagation_ns, &engine->windows,
-				&engine->head,     &engine->records,        &engine->ports,
-				&engine->feedback, &engine->stages};
+	Py_buffer *buffers[] = {&engine->flows,   &engine->background, &engine->mailbox,
+				&engine->byte_ns, &engine->start_ns,   &engine->propagation_ns,
+				&engine->windows, &engine->head,       &engine->records,
+				&engine->ports,   &engine->feedback,   &engine->stages};
 
 	for (size_t i = 0; i < sizeof(buffers) / sizeof(*buffers); i++)
 		if (buffers[i]->obj)
@@ -98,47 +102,17 @@ static void release(struct engine *engine)
 
 static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 {
-	static char *names[] = {"flows",
-				"background",
-				"byte_ns",
-				"start_ns",
-				"propagation_ns",
-				"windows",
-				"head",
-				"records",
-				"ports",
-				"feedback",
-				"mtu_bytes",
-				"seed",
-				"discipline",
-				"balancing",
-				"recovery",
-				"control_kind",
-				"period_ns",
-				"lead_ns",
-				"limit_ns",
-				"bucket_ns",
-				"slot_ns",
-				"rto_ns",
-				"reorder_ns",
-				"probe_ns",
-				"tail_probe_ns",
-				"epoch_ns",
-				"rates_ns",
-				"linger_ns",
-				"freeze_ns",
-				"dilation",
-				"controls",
-				"calls_on_sent",
-				"late_records",
-				"ifindex",
-				"sockets",
-				"progress_fd",
-				"trace_fd",
-				"stages",
-				"barrier",
-				"barrier_ns",
-				NULL};
+	static char *names[] = {"flows",         "background",     "mailbox",   "byte_ns",
+				"start_ns",      "propagation_ns", "windows",   "head",
+				"records",       "ports",          "feedback",  "mtu_bytes",
+				"seed",          "discipline",     "balancing", "recovery",
+				"control_kind",  "period_ns",      "lead_ns",   "limit_ns",
+				"bucket_ns",     "slot_ns",        "rto_ns",    "reorder_ns",
+				"probe_ns",      "tail_probe_ns",  "epoch_ns",  "rates_ns",
+				"linger_ns",     "freeze_ns",      "dilation",  "controls",
+				"calls_on_sent", "late_records",   "ifindex",   "sockets",
+				"progress_fd",   "trace_fd",       "events_fd", "stages",
+				"barrier",       "barrier_ns",     NULL};
 	struct engine engine = {0};
 	unsigned long long period_ns, lead_ns, limit_ns, bucket_ns, slot_ns, rto_ns, reorder_ns, probe_ns,
 		tail_probe_ns, epoch_ns, rates_ns, linger_ns, freeze_ns, barrier_ns;
@@ -147,14 +121,15 @@ static PyObject *engine_run(PyObject *self, PyObject *args, PyObject *keywords)
 
 	(void)self;
 	if (!PyArg_ParseTupleAndKeywords(
-		    args, keywords, "y*y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKKKdOppiiiiy*pK", names,
-		    &engine.flows, &engine.background, &engine.byte_ns, &engine.start_ns,
+		    args, keywords, "y*y*y*y*y*y*y*y*y*y*y*IIiiiiKKKKKKKKKKKKKdOppiiiiiy*pK", names,
+		    &engine.flows, &engine.background, &engine.mailbox, &engine.byte_ns, &engine.start_ns,
 		    &engine.propagation_ns, &engine.windows, &engine.head, &engine.records, &engine.ports,
 		    &engine.feedback, &engine.mtu_bytes, &engine.seed, &discipline, &balancing, &recovery,
 		    &kind, &period_ns, &lead_ns, &limit_ns, &bucket_ns, &slot_ns, &rto_ns, &reorder_ns,
 		    &probe_ns, &tail_probe_ns, &epoch_ns, &rates_ns, &linger_ns, &freeze_ns, &engine.dilation,
 		    &controls, &calls_on_sent, &late_records, &engine.ifindex, &engine.sockets,
-		    &engine.progress_fd, &engine.trace_fd, &engine.stages, &barrier, &barrier_ns))
+		    &engine.progress_fd, &engine.trace_fd, &engine.events_fd, &engine.stages, &barrier,
+		    &barrier_ns))
 		goto out;
 	engine.discipline = (enum discipline)discipline;
 	engine.balancing = (enum balancing)balancing;

@@ -175,9 +175,11 @@ void sender_update(struct sender *sender, struct flow_state *flow, uint64_t now_
 	if (!flow->waiting) {
 		if (takes_turns(sender, flow))
 			enter(sender, flow, now_ns);
-		else if (sender->discipline == STAGED && now_ns > flow->ready_ns)
-			flow->ready_ns =
-				now_ns; /* a window that has opened lets nothing leave before it did */
+		if (flow->blocked && flow_may_send(flow)) { /* nothing leaves before its window has opened */
+			flow->blocked = false;
+			if (now_ns > flow->ready_ns)
+				flow->ready_ns = now_ns;
+		}
 		return;
 	}
 	if (!by_clock(sender) || !flow_may_send(flow))
@@ -223,7 +225,10 @@ static struct flow_state *staged_flow(struct sender *sender)
 	if (sender->stage == sender->stage_count || stage->number >= sender->open_stages)
 		return NULL;
 	flow = &sender->flows[stage->flow];
-	return !flow->lost && flow_may_send(flow) ? flow : NULL;
+	if (flow->lost)
+		return NULL;
+	flow->blocked = !flow_may_send(flow);
+	return flow->blocked ? NULL : flow;
 }
 
 /* The flow whose turn it is, NULL if there is none. */

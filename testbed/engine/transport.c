@@ -158,8 +158,16 @@ struct news transport_ack(struct transport *transport, struct flow_state *flow, 
 	return news;
 }
 
-static void lose(struct transport *transport, struct flow_state *flow, uint32_t psn)
+static void lose(struct transport *transport, struct flow_state *flow, uint32_t psn, enum event_kind why,
+		 uint64_t now_ns)
 {
+	if (transport->events)
+		events_note(transport->events, (struct event){.time_ns = now_ns,
+							      .psn = psn,
+							      .source = flow->source,
+							      .destination = flow->destination,
+							      .kind = (uint8_t)why,
+							      .copy = transport->sends[flow->first + psn]});
 	transport->fate[flow->first + psn] = PACKET_LOST;
 	flow->out--;
 	flow->in_flight_bytes -= flow_packet_bytes(flow, psn);
@@ -184,7 +192,7 @@ struct news transport_nack(struct transport *transport, struct flow_state *flow,
 
 void transport_nack_done(struct transport *transport, struct flow_state *flow, const struct feedback *nack)
 {
-	lose(transport, flow, nack->psn);
+	lose(transport, flow, nack->psn, EVENT_NACK, nack->arrival_ns);
 }
 
 /* ---- losses that nobody reports ---- */
@@ -216,7 +224,7 @@ int transport_find_losses(struct transport *transport, struct flow_state *flow, 
 				oldest_ns = sent_ns[psn];
 			continue;
 		}
-		lose(transport, flow, psn);
+		lose(transport, flow, psn, by_time ? EVENT_TIMEOUT : EVENT_SACK, now_ns);
 		if (by_time)
 			flow->timeouts++;
 		else
@@ -248,7 +256,7 @@ bool transport_probe(struct transport *transport, struct flow_state *flow, uint6
 	for (uint32_t psn = flow->next; psn-- > flow->cumulative;) {
 		if (fate[psn] != PACKET_OUT)
 			continue;
-		lose(transport, flow, psn);
+		lose(transport, flow, psn, EVENT_PROBE, now_ns);
 		flow->probe = true;
 		flow->probes++;
 		return true;

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "edt.h"
+#include "events.h"
 #include "fabric.h"
 
 struct flow { /* as Python lays them out: see testbed/engine/__init__.py */
@@ -48,6 +49,7 @@ struct flow_state {
 	bool waiting; /* in the list or heap */
 	bool probe; /* one packet may pass over the window */
 	bool done; /* all is acknowledged */
+	bool blocked; /* its window has kept its stage from going on */
 	bool recovering; /* SACKs have shown losses that are not yet sent again */
 
 	_Alignas(CACHE_LINE_BYTES) int64_t in_flight_bytes;
@@ -90,6 +92,7 @@ struct transport {
 	uint64_t rto_ns, reorder_ns;
 	uint32_t ack_packets; /* of a flow between two ACKs, and one more */
 	uint64_t probe_ns, tail_probe_ns; /* silence after which to probe: with and without new data left */
+	struct events *events; /* of a run that is traced; else NULL */
 	/* A packet each, flow by flow. */
 	uint64_t *sent_ns;
 	uint8_t *fate;

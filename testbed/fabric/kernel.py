@@ -81,7 +81,9 @@ class KernelFabric(FabricPrograms):
         def equip(ports: Iterable[int]) -> None:
             with RtNetlink() as netlink:
                 for port in ports:
-                    netlink.set_fq(PORT_IFINDEX_BASE + port, flows=2)
+                    # A real program's flow is a destination, a port's its data or its control.
+                    real = net.isolated_hosts and port < hosts
+                    netlink.set_fq(PORT_IFINDEX_BASE + port, flows=2 * hosts if real else 2)
             for port in ports:
                 hook = "nic_egress" if port < hosts else "port_egress"
                 attach_program(program(hook), PORT_IFINDEX_BASE + port, Hook.TCX_EGRESS)
@@ -96,18 +98,22 @@ class KernelFabric(FabricPrograms):
             hook = Hook.NETKIT_PRIMARY if primary else Hook.NETKIT_PEER
             attach_program(program("far_end"), PORT_IFINDEX_BASE + first.index, hook)
         if net.isolated_hosts:
+            self._attach_trunk()  # the ports of the NICs, behind their pacing
             for index, host in enumerate(net.hosts):
                 with in_namespace(host.pid):
                     equip([index])
 
     def _attach_trunk(self) -> None:
-        """One interface for all ports, two flows of its sch_fq each: data and control."""
+        """One interface for all ports, two flows of its sch_fq each: data and control.
+
+        Of real programs for their NICs alone, with as many flows for what is on the hosts' links.
+        """
         with RtNetlink() as netlink:
             netlink.add_pair(
                 LINK_KIND, "trunk", _TRUNK_IFINDEX, "trunk-peer", _TRUNK_PEER_IFINDEX, mtu_bytes=9216, address=HOST_MAC
             )
             netlink.set_up(_TRUNK_IFINDEX, arp=False)
             netlink.set_up(_TRUNK_PEER_IFINDEX, arp=False)
-            netlink.set_fq(_TRUNK_IFINDEX, flows=2 * len(self.wiring.ports))
+            netlink.set_fq(_TRUNK_IFINDEX, flows=2 * max(len(self.wiring.ports), 2 * len(self.wiring.hosts)))
         attach_program(self.object.program_fd("port_egress"), _TRUNK_IFINDEX, Hook.TCX_EGRESS)
         attach_program(self.object.program_fd("trunk_far_end"), _TRUNK_IFINDEX, Hook.NETKIT_PRIMARY)

@@ -35,6 +35,7 @@ _RECEIVE: Final = struct.Struct("<QQQIIIIIIIIII")
 """struct receive."""
 _WORD: Final = struct.Struct("<I")
 _NOTHING_COUNTED: Final = (0,) * 18
+_MAX_CONNECTIONS: Final = 1 << 16
 _FAILURE: Final = struct.Struct("<QQ")
 _FAILURE_OFFSET: Final = 80
 _SERVICE: Final = struct.Struct("<II")
@@ -70,6 +71,7 @@ class FabricPrograms:
         programs.resize_map("rate_tables", hosts)
         programs.resize_map("edt_flows", hosts * hosts)
         programs.resize_map("receives", hosts * hosts)
+        programs.resize_map("connections", _MAX_CONNECTIONS if net.isolated_hosts else 1)
         slots = _arrival_slots(wiring, queue_bytes, mtu_bytes)
         own = {"host_count": hosts, "trunk": not net.pairs, "tracing": tracing, "arrival_slots": slots}
         own |= {"veth": net.link_kind == "veth", "real_programs": net.isolated_hosts}
@@ -83,6 +85,7 @@ class FabricPrograms:
         self.records = data[at["records"][0] :][: at["records"][1]]
         self.head = data[at["record_head"][0] :][:_HEAD_BYTES]
         self.feedback = data[at["feedback"][0] :][: at["feedback"][1]]
+        self._deepest = data[at["deepest_ns"][0] :][: 8 * len(wiring.ports)]
         self._received = data[at["received"][0] :][: at["received"][1]]
         self.receives = programs.map("receives").map_memory()
         self._edt_flows = programs.map("edt_flows").map_memory()
@@ -108,6 +111,19 @@ class FabricPrograms:
             }
             for values in _PORT.iter_unpack(self.ports)
         ]
+
+    def deepest_ns(self) -> list[int]:
+        """The most kernel time that each port's queue would have taken to serialise; of real programs' packets."""
+        return list(self._deepest.cast("Q"))
+
+    def flows(self) -> list[tuple[int, int, int, int, int, int]]:
+        """(source, destination, wire bytes, packets, first and last arrival in kernel time) of all that came; of real programs."""
+        hosts = len(self.wiring.hosts)
+        found = []
+        for place, (count_bytes, first_ns, last_ns, packets, *_) in enumerate(_RECEIVE.iter_unpack(self.receives)):
+            if packets:
+                found.append((*divmod(place, hosts), count_bytes, packets, first_ns, last_ns))
+        return found
 
     def begin_phase(self, flows: Iterable[tuple[int, int, int, int]]) -> None:
         """Forgets what was received, and what the NICs' flows still owe; ``flows``: (source, destination,

@@ -18,7 +18,7 @@ from testbed.figures.options import (
     demand_of_zipf,
     experiment_of,
 )
-from testbed.figures.pictures import distinct, look, panels
+from testbed.figures.pictures import distinct, look, panels, sent
 from testbed.figures.series import PORTS, hot_queue
 from testbed.grid.cells import Cell, cells_of
 from testbed.grid.store import Store
@@ -82,7 +82,7 @@ def _table(cells: Sequence[tuple[Row, Cell]], store: Store) -> list[Row]:
 def _draw(rows: list[Row], title: str) -> bytes:
     variants = distinct(rows, "run")
     first = rows[0]
-    heading = f"{title}: port of {first['hot_host']}, {first['hosts']} hosts, {first['demand']}"
+    heading = f"{title}: port of {first['hot_host']}, {first['hosts']} hosts, {first['demand']}, {sent(first)}"
     figure, every = panels(variants, heading, y_label="queue [packets]", x_label="time since the common start [us]")
     for axes, variant in zip(every, variants, strict=True):
         for number, balancer in enumerate(distinct(rows, "lb")):

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from controller.demand import MTU_BYTES, load_demand
+from controller.demand import MTU_BYTES, load_demands
 from controller.errors import InputError
-from controller.formats import read_matrix
 from testbed.experiment import KEYS, Experiment, from_mapping
 from testbed.grid.cells import Cell
 from testbed.workload.zipf import zipf
@@ -94,6 +93,8 @@ class Figure:
     """Of the cells and the store that has them."""
     draw: Callable[[list[Row], str], bytes]
     """The picture of the table, with its title: PNG."""
+    gain: Callable[[Sequence[tuple[Row, Cell]], Any], list[Row]] | None = None
+    """A second table: what pacing gains."""
 
 
 def check_load_balancers(names: Sequence[str]) -> None:
@@ -114,21 +115,32 @@ def demand_of_zipf(options: Options, hosts: int, skew: float, bytes_per_sender: 
 
 def demand_of_file(options: Options, table: dict[str, Any], most_bytes: int = 0) -> Demand:
     """A matrix of the user's. ``most_bytes``: if it sends more on the wire, its entries are divided by a whole number, and rounded up."""
-    path = Path(table["file"])
-    demand = load_demand(
-        path,
-        unit=table.get("unit", "bytes"),
-        token_bytes=table.get("token_bytes", 0),
+    phase = from_mapping({"demand": [table]}).demand[0]
+    sequence = load_demands(
+        phase.file,
+        unit=phase.unit,
+        token_bytes=phase.token_bytes,
         mtu_bytes=options.mtu_bytes,
         hosts_per_server=int(options.keys.get("gpus_per_server", 1)),
+        reading=phase.reading,
+        direction=phase.direction,
+        combine_token_bytes=phase.combine_token_bytes,
     )
+    if len(sequence) != 1:
+        raise InputError(
+            f"{phase.file} holds {len(sequence)} demands, and a figure shows one: choose with --steps and --layers"
+        )
+    (demand,) = sequence.read()
     divisor = -(-demand.total_bytes // most_bytes) if most_bytes else 1
     if divisor <= 1:
-        return Demand(path.stem, table)
-    entries = np.ceil(read_matrix(path).astype(np.float64) / divisor).astype(np.int64)
+        return Demand(phase.file.stem, table)
+    entries = np.ceil(sequence.trace.matrix(0).astype(np.float64) / divisor).astype(np.int64)
     file = options.scratch / f"divided-{len(list(options.scratch.iterdir()))}.npy"
-    np.save(file, entries)
-    return Demand(path.stem, {**table, "file": str(file)}, divisor)
+    np.save(file, entries.T if phase.direction == "combine" else entries)
+    size = (
+        phase.combine_token_bytes if phase.direction == "combine" and phase.combine_token_bytes else phase.token_bytes
+    )
+    return Demand(phase.file.stem, {"file": str(file), "unit": sequence.unit, "token_bytes": size}, divisor)
 
 
 def experiment_of(options: Options, demand: Demand, **keys: Any) -> Experiment:

@@ -9,7 +9,7 @@ from controller.errors import CannotRunError
 from testbed.figures.options import Row
 from testbed.report.plots import COLOURS, STYLES
 
-__all__ = ["HATCHES", "MARKERS", "distinct", "look", "panels"]
+__all__ = ["HATCHES", "MARKERS", "distinct", "look", "panels", "sent"]
 
 MARKERS: Final = ("o", "s", "^", "D")
 HATCHES: Final = ("", "///", "...", "xx")
@@ -43,6 +43,12 @@ def panels(titles: Sequence[str], heading: str, *, y_label: str, x_label: str = 
 def look(number: int) -> dict[str, Any]:
     """Line style and colour of the n-th thing."""
     return {"linestyle": STYLES[number % len(STYLES)], "color": COLOURS[number % len(COLOURS)]}
+
+
+def sent(row: Row, between: str = ", ") -> str:
+    """What the picture must say of the demand: the shorter the messages, the more the way counts; and whether it is all of it."""
+    text = f"{row['wire_bytes'] / row['hosts'] / 1e6:.3g} MB a sender"
+    return f"{text}{between}divided by {row['divided_by']}" if row["divided_by"] > 1 else text
 
 
 def distinct(rows: Sequence[Row], column: str) -> list[Any]:

@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from testbed.figures.inflation import inflation_table
+from testbed.figures.inflation import gain_table, inflation_table
 from testbed.figures.options import RR_NSCC, Figure, Options, Row, demand_of_file, experiment_of, seeds_text
-from testbed.figures.pictures import HATCHES, distinct, panels
+from testbed.figures.pictures import HATCHES, distinct, panels, sent
 from testbed.grid.cells import Cell, cells_of
 from testbed.grid.store import Store
 from testbed.report.plots import COLOURS, png
@@ -73,7 +73,9 @@ def _draw(rows: list[Row], title: str) -> bytes:
             label=f"{run}, {balancer}" if several else run,
         )
         axes.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
-    axes.set_xticks(np.arange(len(matrices)), matrices)
+    line = "\n"  # beside each other they would run into each other
+    first = {name: next(row for row in rows if row["demand"] == name) for name in matrices}
+    axes.set_xticks(np.arange(len(matrices)), [f"{name}{line}{sent(row, between=line)}" for name, row in first.items()])
     axes.grid(visible=False, axis="x")
     axes.legend(frameon=False, fontsize=9)
     return png(figure)
@@ -88,4 +90,5 @@ FIGURE: Final = Figure(
     cells=_cells,
     table=_table,
     draw=_draw,
+    gain=gain_table,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from testbed.figures.inflation import inflation_table
+from testbed.figures.inflation import gain_table, inflation_table
 from testbed.figures.options import (
     LOAD_BALANCERS,
     RR_NSCC,
@@ -52,8 +52,14 @@ def _cells(options: Options) -> list[tuple[Row, Cell]]:
 
 
 def _table(cells: Sequence[tuple[Row, Cell]], store: Store) -> list[Row]:
-    rows = inflation_table(cells, store)
-    order = ("s", "lb", "run", "hosts")
+    return _sorted(inflation_table(cells, store), ("s", "lb", "run", "hosts"))
+
+
+def _gain(cells: Sequence[tuple[Row, Cell]], store: Store) -> list[Row]:
+    return _sorted(gain_table(cells, store), ("s", "hosts", "lb"))
+
+
+def _sorted(rows: list[Row], order: Sequence[str]) -> list[Row]:
     places = {column: distinct(rows, column) for column in order}
     return sorted(rows, key=lambda row: [places[column].index(row[column]) for column in order])
 
@@ -110,4 +116,5 @@ FIGURE: Final = Figure(
     cells=_cells,
     table=_table,
     draw=_draw,
+    gain=_gain,
 )

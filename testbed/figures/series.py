@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.errors import CannotRunError
 from testbed.grid.cells import Cell
 from testbed.grid.store import Store
 
 __all__ = ["PORTS", "hot_queue", "utilisation"]
 
-PORTS: Final = ("ports",)
+_TABLE: Final = "ports"
+PORTS: Final = (_TABLE,)
 _BITS: Final = 8
 _INTERVALS: Final = 100
 _LEAST_PACKETS: Final = 25
 
 
-def _read(store: Store, cell: Cell) -> dict[str, NDArray[Any]]:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise CannotRunError("pyarrow is missing: run make setup") from None
-    table = pyarrow.parquet.read_table(store.table(cell, "ports")).to_pydict()
-    return {name: np.array(values) for name, values in table.items()}
-
-
 def hot_queue(store: Store, cell: Cell) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(begin of each interval in us, deepest queue in it in packets of the MTU) at the port of the receiver most is sent to."""
-    columns = _read(store, cell)
+    columns = store.columns(cell, _TABLE)
     own = columns["toward"] == cell.network.hot_host
     return columns["begin_ns"][own] / 1000, columns["queue_max_bytes"][own] / cell.network.mtu_bytes
 
@@ -41,7 +32,7 @@ def utilisation(store: Store, cell: Cell) -> tuple[NDArray[np.float64], NDArray[
 
     Intervals are a hundredth of the lower bound, or so long that a packet more or less does not show.
     """
-    columns = _read(store, cell)
+    columns = store.columns(cell, _TABLE)
     network = cell.network
     # All buckets of one demand are equally long.
     bucket_ns = float(columns["bucket_ns"][0])

@@ -7,7 +7,7 @@ from typing import Final
 
 from testbed.figures.incast import one_demand
 from testbed.figures.options import RR_NSCC, Figure, Options, Row, experiment_of
-from testbed.figures.pictures import distinct, look, panels
+from testbed.figures.pictures import distinct, look, panels, sent
 from testbed.figures.series import PORTS, utilisation
 from testbed.grid.cells import Cell, cells_of
 from testbed.grid.store import Store
@@ -51,7 +51,7 @@ def _table(cells: Sequence[tuple[Row, Cell]], store: Store) -> list[Row]:
 def _draw(rows: list[Row], title: str) -> bytes:
     first = rows[0]
     balancers = distinct(rows, "lb")
-    heading = f"{title}: {first['hosts']} hosts, {first['demand']}"
+    heading = f"{title}: {first['hosts']} hosts, {first['demand']}, {sent(first)}"
     figure, every = panels(
         balancers, heading, y_label="share of the line rate [%]", x_label="time since the common start [us]"
     )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from controller.errors import CannotRunError, InputError
 from testbed.engine import _engine
@@ -34,6 +37,8 @@ _NO_PART_OF_A_RUN: Final = ("cli", "report", "figures", "grid", "robustness", "w
 
 _OF_PLACES: Final = ("demand", "notes")
 """What a result says of where its files lie, which is not the same everywhere."""
+_OF_MEANS: Final = ("memory_mib", "limit_s", "limit_virtual_s")
+"""Keys that decide whether a run ends here, and nothing of its result: what failed is tried with more, and the rest need not run again."""
 
 Files = dict[str, bytes]
 """What is kept of a cell: result.json, and NAME.parquet for each of its tables."""
@@ -131,6 +136,30 @@ class Halt:
                 event.set()
 
 
+def _matrices(scenario: Scenario) -> tuple[Matrix, ...]:
+    """The files as they are where each is one matrix, which says all; else what was read of them, as wire bytes."""
+    one_each = len(scenario.inputs) == len(scenario.experiment.demand)
+    if one_each and all(given.phase.is_matrix for given in scenario.inputs):
+        return tuple(
+            Matrix(
+                given.phase.file.read_bytes(),
+                given.phase.file.suffix,
+                given.name,
+                given.unit,
+                given.phase.token_bytes,
+                given.phase.after,
+            )
+            for given in scenario.inputs
+        )
+    matrices: list[Matrix] = []
+    for given, demand in zip(scenario.inputs, scenario.demands, strict=True):
+        stream = io.BytesIO()
+        np.save(stream, demand.wire_bytes)
+        after = (matrices[-1].name,) if matrices else ()
+        matrices.append(Matrix(stream.getvalue(), ".npy", given.name, "wire-bytes", 0, after))
+    return tuple(matrices)
+
+
 def cells_of(
     experiment: Experiment, *, tables: tuple[str, ...], label: str, may_not_end: Collection[str] = ()
 ) -> list[Cell]:
@@ -142,15 +171,14 @@ def cells_of(
         raise InputError("a grid runs in virtual time on the fabric kernel: what it keeps must be the same every time")
     scenario = prepare(experiment)
     if not scenario.expected_bytes:
-        raise InputError(f"{experiment.demand[0].file} sends nothing: give a matrix with something off its diagonal")
+        raise InputError(
+            f"{experiment.demand[0].file}: nothing to send: give another matrix, with something off its diagonal"
+        )
     mtu = experiment.mtu_bytes
     packets = sum(int((-(-demand.wire_bytes // mtu)).sum()) for demand in scenario.demands)
     # One of each for all cells: some grids have hundreds, with megabytes each.
     network = _network(scenario)
-    matrices = tuple(
-        Matrix(phase.file.read_bytes(), phase.file.suffix, phase.name, phase.unit, phase.token_bytes, phase.after)
-        for phase in experiment.demand
-    )
+    matrices = _matrices(scenario)
     cells = []
     for run in experiment.runs:
         own, own_schedule = run.cc.endswith(".py"), run.schedule.endswith(".py")
@@ -196,7 +224,7 @@ def _network(scenario: Scenario) -> Network:
 def canonical(scenario: Scenario, run: Run) -> dict[str, Any]:
     """All that decides a result: the keys as run, contents by their hashes instead of paths, and what runs them."""
     document = identity(scenario, run)
-    for name in _OF_PLACES:
+    for name in (*_OF_PLACES, *_OF_MEANS):
         del document[name]
     if run.schedule.endswith(".py"):
         document["schedule"] = Path(run.schedule).name
@@ -294,7 +322,9 @@ def run_cell(cell: Cell, halt: Halt, progress: Callable[[int, int], None], at_on
 
 
 def _files(cell: Cell, document: dict[str, Any], data: RunData) -> Files:
-    measured = {name: value for name, value in data.figures.items() if name not in (*WALL_FIGURES, *_OF_PLACES)}
+    measured = {
+        name: value for name, value in data.figures.items() if name not in (*WALL_FIGURES, *_OF_PLACES, *_OF_MEANS)
+    }
     files = {RESULT: _json({**measured, **document})}
     for name in cell.tables:
         files[f"{name}.parquet"] = table_bytes(getattr(data, name))

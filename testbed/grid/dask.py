@@ -33,7 +33,9 @@ def run_on(address: str, cells: Sequence[Cell]) -> Generator[Outcome, None, None
     try:
         from distributed import Client, as_completed
     except ImportError:
-        raise CannotRunError("--dask needs the Python package distributed: pip install 'incastfree[dask]'") from None
+        raise CannotRunError(
+            "--dask needs the Python package distributed: in the clone, .venv/bin/pip install -e '.[dask]'"
+        ) from None
     try:
         client = Client(address, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:

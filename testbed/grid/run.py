@@ -50,6 +50,6 @@ def run_grid(cells: Sequence[Cell], store: Store, *, jobs: int = 0, dask: str = 
         print(f"incastfree: {' '.join(failure.split())}", file=sys.stderr)
     if failures:
         raise CannotRunError(
-            f"{len(failures)} of {len(wanted)} cells failed, each named above; the others are kept, and the same command "
-            "runs only what is missing"
+            f"{len(failures)} of {len(wanted)} cells failed, each named above; the others are kept, and the same command, "
+            "with the option added that a line names as the remedy (--memory-mib, --limit-s), runs only what is missing"
         )

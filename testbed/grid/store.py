@@ -5,14 +5,21 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from controller.errors import CannotRunError
 from testbed.grid.cells import RESULT, Cell, Files
 from testbed.measure.store import write_atomically
 
 __all__ = ["Store"]
+
+_READ_BY_ALL: Final = "inflation"
+"""Every figure needs it of every cell; null where the run was given up, which is then said."""
 
 
 class Store:
@@ -44,17 +51,46 @@ class Store:
         os.close(self._lock)
 
     def has(self, cell: Cell) -> bool:
-        """Whether it has run, and all tables that are wanted of it are there."""
+        """Whether it has run, and all tables that are wanted of it are there. One that is damaged is said on stderr, and has not run."""
         if not (self._folder / cell.address / RESULT).is_file():
             return False
-        wanted = () if self.figures(cell).get("gave_up") else cell.tables
-        return all(self.table(cell, name).is_file() for name in wanted)
+        try:
+            wanted = () if self.figures(cell).get("gave_up") else cell.tables
+            if not all(self.table(cell, name).is_file() for name in wanted):
+                return False
+            for name in wanted:
+                self.columns(cell, name)
+        except _DamagedError as error:
+            print(f"note: {error.path} is damaged: {cell.label} runs again", file=sys.stderr)
+            return False
+        return True
 
     def figures(self, cell: Cell) -> dict[str, Any]:
-        """Of a cell that has run."""
+        """Of a cell that has run. Raises CannotRunError where the file is damaged."""
         path = self._folder / cell.address / RESULT
-        figures: dict[str, Any] = json.loads(path.read_bytes())["runs"][0]
+        try:
+            figures: dict[str, Any] = json.loads(path.read_bytes())["runs"][0]
+            if figures[_READ_BY_ALL] is None:
+                figures["gave_up"]
+            else:
+                float(figures[_READ_BY_ALL])
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            raise _DamagedError(path) from None
         return figures
+
+    def columns(self, cell: Cell, name: str) -> dict[str, NDArray[Any]]:
+        """Of one of its tables, by name. Raises CannotRunError where the file is damaged."""
+        try:
+            import pyarrow.parquet
+        except ImportError:
+            raise CannotRunError("pyarrow is missing: run make setup") from None
+        path = self.table(cell, name)
+        try:
+            # Of the bytes: the name of a folder above that has "=" in it would become a column.
+            table = pyarrow.parquet.read_table(pyarrow.BufferReader(path.read_bytes())).to_pydict()
+        except (OSError, pyarrow.ArrowException):
+            raise _DamagedError(path) from None
+        return {name: np.array(values) for name, values in table.items()}
 
     def table(self, cell: Cell, name: str) -> Path:
         """Where its Parquet file lies."""
@@ -69,6 +105,14 @@ class Store:
                 write_atomically(folder / name, files[name])
         except OSError as error:
             raise _unwritable(error, folder) from None
+
+
+class _DamagedError(CannotRunError):
+    """A file of a finished cell that cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is damaged: delete the folder {path.parent} and give the command again")
+        self.path = path
 
 
 def _unwritable(error: OSError, folder: Path) -> CannotRunError:

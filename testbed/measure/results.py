@@ -43,6 +43,8 @@ _COUNTERS: Final = ("marks", "trims", "drops", "lost", "control")
 """Of each port."""
 _BACKGROUND: Final = ("background_sent", "background_delivered", "background_trimmed")
 """Of the engine's output: packets. They are in the ports' counters, and in no other figure."""
+_DPU: Final = ("dpu_messages", "dpu_cnps", "dpu_nacks", "dpu_unknown")
+"""Likewise: what DPUs were sent and told, with nic doca-model."""
 _RECOVERIES: Final = ("retransmissions", "nacks", "timeouts", "sack_losses", "probes")
 """Of each flow."""
 
@@ -151,6 +153,7 @@ def collect(scenario: Scenario, run: Run, work: Path) -> RunData:
         "packets": packets,
         "acks": sum(phase.output["acks"] for phase in phases),
         **{f"{name}_packets": sum(phase.output[name] for phase in phases) for name in _BACKGROUND},
+        **{name: sum(phase.output[name] for phase in phases) for name in _DPU},
         **{name: sum(int(phase.sending[name].sum()) for phase in phases) for name in _RECOVERIES},
         "nacked_share": sum(int(phase.sending["nacks"].sum()) for phase in phases) / packets,
         "duplicates": sum(int(phase.receives["duplicates"].sum()) for phase in phases),
@@ -245,6 +248,7 @@ def empty_figures(hosts: int) -> dict[str, Any]:
         "plan_bytes": 0,
         **dict.fromkeys(("marks", "trims", "drops", "lost", "packets", "acks", *_RECOVERIES), 0),
         **{f"{name}_packets": 0 for name in _BACKGROUND},
+        **dict.fromkeys(_DPU, 0),
         "nacked_share": 0,
         "duplicates": 0,
         "late_packets": 0,

@@ -92,7 +92,7 @@ def _draw_queue(
         )
     axes.axvline(runs[0]["lower_bound_ns"] / 1000, color="0.4", linewidth=0.8)
     axes.annotate(
-        f"lower bound, set by {', '.join(scenario.bottleneck_names)}",
+        f"lower bound, set by {scenario.bottleneck_text}",
         (runs[0]["lower_bound_ns"] / 1000, 0.99),
         xycoords=("data", "axes fraction"),
         rotation=90,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from testbed.experiment import Experiment
+from testbed.experiment import DOCA_MODEL, Experiment
 from testbed.scenario import Scenario
 
 __all__ = ["ROWS", "Row", "break_even", "comparison"]
@@ -111,6 +111,8 @@ def _besides(experiment: Experiment) -> str:
         text += (
             f", background of {gbps:g} Gb/s in {len(experiment.background)} flow(s), in marks, trims and queues as well"
         )
+    if experiment.nic == DOCA_MODEL:
+        text += f", paced by {experiment.nic} (docs/doca.md)"
     if experiment.control_delay_ns:
         text += f", control delay {float(experiment.control_delay_ns) / 1000:g} us"
     return text
@@ -128,7 +130,7 @@ def comparison(scenario: Scenario, runs: list[dict[str, Any]]) -> str:
         f"{scenario.hosts} hosts, {_shape(scenario)}, {float(experiment.link_gbps):g} Gb/s, "
         f"{scenario.expected_bytes / 1e6:.1f} MB on the wire, load balancing {experiment.lb}, "
         f"queues {_queues(scenario)}, seed {experiment.seed}{_besides(experiment)}{_in_real_time(scenario)}",
-        f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {', '.join(scenario.bottleneck_names)}",
+        f"lower bound {float(scenario.lower_bound_s) * 1e6:.3f} us, set by {scenario.bottleneck_text}",
         "",
         f"{'':26}" + "".join(f"{run['run']:>{width}}" for run in runs),
     ]

@@ -8,9 +8,7 @@ from typing import Any, Final
 
 from controller.schedule import Plan
 from controller.schedule.plan import Discipline
-from testbed.experiment import Run
-
-DOCA_MODEL = "doca-model"
+from testbed.experiment import DOCA_MODEL, Run
 from testbed.scenario import Scenario
 
 __all__ = ["DISTURBANCES", "Disturbance", "Level"]

@@ -81,7 +81,7 @@ class Machine(ABC):
         process = self._start(task, interactive=False)
         if self._stopped.is_set():  # while it was starting
             self.kill(self._why_killed)
-        timer = threading.Timer(limit_s, self.kill, [f"the limit of {limit_s:g} s of wall time was reached"])
+        timer = threading.Timer(limit_s, lambda: self.kill(self._overran(limit_s)))
         timer.start()
         try:
             with self._outlived(process):
@@ -106,6 +106,14 @@ class Machine(ABC):
             self.kill("interrupted")
             process.wait()
             raise
+
+    def _overran(self, limit_s: float) -> str:
+        """What is said at the limit of wall time, before the machine is killed."""
+        return f"the limit of {limit_s:g} s of wall time was reached{self._culprit() or ': give more by --limit-s'}"
+
+    def _culprit(self) -> str:
+        """What may have used the time up, as the end of that line; empty where only more time helps."""
+        return ""
 
     def _done(self) -> bool:
         """The guest leaves a file when its task has ended well."""

@@ -28,7 +28,7 @@ from testbed.stage.console import CONSOLE, say
 from testbed.stage.host.carriers import wait_for_carriers
 from testbed.topology import TOPOLOGIES, Wiring, add_server_links, wire
 
-__all__ = ["collective", "script", "shell"]
+__all__ = ["collective", "ranks", "script", "shell"]
 
 _NS: Final = 10**9
 _SETTLE_S: Final = 20
@@ -136,20 +136,30 @@ def collective(work: Path) -> None:
             for source, destination, _, packets, _, _, word, _, _ in _FLOW.iter_unpack(flows)
         )
         controls = _controls(job, flows, work)
+        mailbox = (work / f"mailbox-{number}.bin").read_bytes()
+        if mailbox and controls.kind is ControlKind.RATE:
+            raise InputError(
+                f"nic doca-model: {job['control']['cc']} sets rates, and a DPU runs one program; give a control of windows, or "
+                "nic ebpf"
+            )
         rates = memoryview((work / f"rates-{number}.bin").read_bytes())
         # Where rates change on the way the engine keeps the pace, and two clocks would add up.
-        if controls.kind is ControlKind.RATE or phase["rates_ns"]:
+        if controls.kind is ControlKind.RATE or phase["rates_ns"] or mailbox:
             rates = memoryview(bytes(len(rates)))
         for host, table in enumerate(fabric.rate_tables):
             table.write(rates[host * hosts * 4 : (host + 1) * hosts * 4])
-        trace_fd = -1
+        trace_fd = events_fd = -1
         if job["trace"]:
-            trace_fd = os.open(work / f"trace-{number}.bin", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            trace_fd, events_fd = (
+                os.open(work / f"{name}-{number}.bin", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+                for name in ("trace", "events")
+            )
         epoch_ns = (time.monotonic_ns() // _NS + 2) * _NS
         fabric.fail_links((port, epoch_ns + down_ns, epoch_ns + up_ns) for port, down_ns, up_ns in job["failures"])
         given = EngineInput(
             flows=flows,
             background=(work / "background.bin").read_bytes(),
+            mailbox=mailbox,
             start_ns=(work / f"start-{number}.bin").read_bytes(),
             byte_ns=(work / "byte_ns.bin").read_bytes(),
             propagation_ns=(work / "propagation_ns.bin").read_bytes(),
@@ -177,14 +187,16 @@ def collective(work: Path) -> None:
         say("phase", str(number))
         try:
             with _blaming(job["control"]["cc"], work):
-                output = run(given, memory, controls, CONSOLE, trace_fd)
+                output = run(given, memory, controls, CONSOLE, trace_fd, events_fd)
         except TimeoutError as error:
             raise _endless(job, error) from None
         if trace_fd >= 0:
             os.close(trace_fd)
+            os.close(events_fd)
         say("measured")
         fabric.check()
         figures = {name: value for name, value in output.items() if isinstance(value, int)}
+        figures["control_kind"] = int(controls.kind)
         figures["ports"] = fabric.port_counters()  # type: ignore[assignment]
         for name, value in output.items():
             if isinstance(value, bytes):
@@ -271,14 +283,28 @@ def shell(work: Path) -> None:
     from mininet.cli import CLI
 
     job = json.loads((work / "job.json").read_text())
-    # A shell a host, and its namespace; no more, since mnexec closes every descriptor that there may be.
-    descriptors = 1024 + 4 * job["network"]["hosts"]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    _raise_descriptors(job)
     net, _, _ = _build(job, work, isolated_hosts=True)
     commands = work / "commands"
     CLI(net, script=str(commands) if commands.exists() else None)
     for host in net.hosts:
         host.terminate()
+
+
+def ranks(work: Path) -> None:
+    """A command once a host, on the network of job.json: see testbed/stage/ranks.py."""
+    from testbed.stage.ranks import run_ranks
+
+    job = json.loads((work / "job.json").read_text())
+    _raise_descriptors(job)
+    net, _, fabric = _build(job, work, isolated_hosts=True)
+    run_ranks(job, net, fabric, work)
+
+
+def _raise_descriptors(job: dict[str, Any]) -> None:
+    """A shell a host, and its namespace; no more, since mnexec closes every descriptor that there may be."""
+    descriptors = 1024 + 4 * job["network"]["hosts"]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
 
 def script(work: Path) -> None:

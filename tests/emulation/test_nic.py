@@ -6,33 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-PREPARE = """
-import contextlib, io, os, socket, struct, subprocess, sys, time
-from testbed.stage.console import say
-from controller.cli.main import main
-
-def sh(command):
-    return subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout
-
-def incastfree(*words):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main([str(w) for w in words])
-        except SystemExit as error:
-            code = error.code
-    return code, out.getvalue(), err.getvalue()
-
-sh("ip netns add peer; ip link add eth0 type veth peer name eth0 netns peer")
-sh("ip addr add 10.9.0.1/24 dev eth0; ip link set eth0 up; ip link set lo up")
-sh("ip -n peer link set eth0 up; ip -n peer link set lo up")
-for last in (2, 3, 4):
-    sh(f"ip -n peer addr add 10.9.0.{last}/24 dev eth0")
-time.sleep(1)
-open("/tmp/d.csv", "w").write("0,1000,2000,4000\\n0,0,0,0\\n0,0,0,0\\n0,0,0,0\\n")
-open("/tmp/peers.toml", "w").write('0 = "10.9.0.1"\\n1 = "10.9.0.2"\\n2 = "10.9.0.3"\\n3 = "10.9.0.4"\\n')
-LOAD = ["load", "/tmp/d.csv", "--unit", "wire-bytes", "--dev", "eth0", "--rank", 0, "--peers", "/tmp/peers.toml"]
-"""
+from tests.emulation.nic import PREPARE
 
 
 def test_load_show_unload(guest: Callable[[str], list[str]]) -> None:
@@ -40,7 +14,7 @@ def test_load_show_unload(guest: Callable[[str], list[str]]) -> None:
     lines = guest(
         PREPARE
         + """
-before = sh("tc qdisc show dev eth0")
+before = picture("eth0")
 code, out, err = incastfree(*LOAD, "--link-gbps", 1)
 say("line", f"{code} {out} {err}")
 say("line", sh("tc qdisc show dev eth0 root").split()[1])
@@ -48,9 +22,12 @@ code, out, err = incastfree("show")
 for line in out.splitlines(): say("line", line)
 code, out, err = incastfree(*LOAD, "--link-gbps", 1)
 say("line", f"{code} {out} {err}")
+sys.modules["bcc.libbcc"] = None
+code, out, err = incastfree("show")
+say("line", f"{code} {out.splitlines()[2].split()} {err}")
 code, out, err = incastfree("unload", "--dev", "eth0")
 say("line", f"{code} {out} {err}")
-say("line", str(sh("tc qdisc show dev eth0") == before) + str(os.listdir("/sys/fs/bpf/incastfree")))
+say("line", str(picture("eth0") == before))
 """
     )
     assert lines[0].startswith("0 eth0: 3 rates written")
@@ -61,9 +38,11 @@ say("line", str(sh("tc qdisc show dev eth0") == before) + str(os.listdir("/sys/f
     assert [row[1] for row in rows] == ["10.9.0.2", "10.9.0.3", "10.9.0.4"]
     shares = [float(row[2]) for row in rows]
     assert shares == [pytest.approx(share, abs=1e-4) for share in (100 / 7, 200 / 7, 400 / 7)]
-    assert "generation 2" in lines[-3]
+    assert "generation 2" in lines[-4]
+    assert lines[-3].startswith("0 ['1', '10.9.0.2', '14.28")  # without bcc rates are known, counts are not
+    assert "'-', '-', '-', '-'] note: counters are read through bcc" in lines[-3]
     assert lines[-2].startswith("0 eth0: not paced any more")
-    assert lines[-1] == "True[]"
+    assert lines[-1] == "True"
 
 
 def test_traffic_is_paced(guest: Callable[[str], list[str]]) -> None:
@@ -133,23 +112,126 @@ say("line", sh("tc qdisc show dev eth0 root").split()[1] + " " + str("incastfree
 
 
 def test_what_is_in_the_way(guest: Callable[[str], list[str]]) -> None:
-    """A missing interface, no speed, a foreign program: one line, nothing changed."""
+    """One line each and exit code 1 or 2, and nothing changed."""
     lines = guest(
         PREPARE
         + """
-before = sh("tc qdisc show dev eth0; tc filter show dev eth0 egress")
-code, out, err = incastfree(*LOAD[:5], "eth7", *LOAD[6:])
-say("line", f"{code} {err}")
-code, out, err = incastfree("show")
-say("line", f"{code} {err}")
+GBPS = ("--link-gbps", 1)
+def attempt(what, *words, interface="eth0", user=0):
+    before = picture(interface)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        if user:
+            os.setuid(user)
+        code, out, err = incastfree(*words)
+        os.write(write, f"{what}: {code} {out}{err}".encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    said = os.read(read, 10000).decode()
+    os.close(read)
+    say("line", f"{said.count(chr(10))} {picture(interface) == before} {said}")
+
+attempt("missing", *LOAD[:5], "eth7", *LOAD[6:])
+attempt("missing-show", "show", "--dev", "eth7")
+attempt("missing-unload", "unload", "--dev", "eth7")
+attempt("nothing-show", "show")
+attempt("nothing-unload", "unload", "--dev", "eth0")
+attempt("user-load", *LOAD, *GBPS, user=65534)
+attempt("user-show", "show", user=65534)
+attempt("user-unload", "unload", "--dev", "eth0", user=65534)
+attempt("no-speed", *LOAD[:5], "dummy0", *LOAD[6:], interface="dummy0")
+attempt("slow", *LOAD, "--link-gbps", 0.009)
+sh("ip tuntap add tun0 mode tun")
+attempt("no-ethernet", *LOAD[:5], "tun0", *LOAD[6:], *GBPS)
 sh("tc qdisc add dev eth0 root netem delay 1ms")
-code, out, err = incastfree(*LOAD, "--link-gbps", 1)
-say("line", f"{code} {err}")
+attempt("netem", *LOAD, *GBPS)
+sh("tc qdisc replace dev eth0 root handle 5: stab overhead 4 pfifo")
+attempt("stab", *LOAD, *GBPS)
 sh("tc qdisc del dev eth0 root")
-say("line", str(before == sh("tc qdisc show dev eth0; tc filter show dev eth0 egress")))
+
+sh("tc qdisc add dev eth0 clsact; tc filter add dev eth0 egress pref 9 matchall action ok")
+attempt("matchall", *LOAD, *GBPS)
+sh("tc filter del dev eth0 egress pref 9")
+from controller.nic.ebpf import OBJECT, _open_program
+from controller.nic.libbpf import Hook, attach_program
+from fractions import Fraction
+program = _open_program(Fraction(10**9))
+program.load()
+with RtNetlink() as netlink:
+    netlink.attach(socket.if_nametoindex("eth0"), program.program_fd("pacer_egress"), "other", egress=True)
+attempt("foreign", *LOAD, *GBPS)
+sh("tc filter del dev eth0 egress; tc qdisc del dev eth0 clsact")
+attach_program(program.program_fd("pacer_egress"), socket.if_nametoindex("lo"), Hook.TCX_EGRESS)
+attempt("tcx", *LOAD[:5], "lo", *LOAD[6:], *GBPS, interface="lo")
+
+incastfree(*LOAD, *GBPS)
+attempt("loaded-user-load", *LOAD, *GBPS, user=65534)
+attempt("loaded-user-show", "show", user=65534)
+attempt("loaded-user-show-dev", "show", "--dev", "eth0", user=65534)
+attempt("loaded-user-unload", "unload", "--dev", "eth0", user=65534)
+os.chmod("/sys/fs/bpf", 0o700)  # as systemd mounts it
+attempt("closed-user-show", "show", user=65534)
+os.chmod("/sys/fs/bpf", 0o1777)
+incastfree("unload", "--dev", "eth0")
+
+def refusing(kind, number):
+    # The kernel's answer to each message of a kind, as if it lacked what the message asks for.
+    original = RtNetlink._add
+    def add(self, message, flags, body, what):
+        if kind in what:
+            raise NetlinkError(number, f"{what}: {os.strerror(number)}")
+        original(self, message, flags, body, what)
+    RtNetlink._add = add
+    return lambda: setattr(RtNetlink, "_add", original)
+for before in ("", "tc qdisc replace dev eth0 root handle 3: fq limit 77"):
+    if before:
+        sh(before)
+    for kind, number in (("fq on", 2), ("clsact on", 2), ("program incastfree", 2), ("program incastfree", 1)):
+        undo = refusing(kind, number)
+        attempt(f"no-{kind.split()[0]}-{number}", *LOAD, *GBPS)
+        undo()
+sh("umount /sys/fs/bpf")
+attempt("no-bpffs", *LOAD, *GBPS)
+attempt("no-bpffs-show", "show")
+attempt("no-bpffs-unload", "unload", "--dev", "eth0")
 """
     )
-    assert lines[0].startswith("2 incastfree: --dev eth7: there is no such interface")
-    assert lines[1].startswith("1 incastfree: no interface has rates loaded")
-    assert lines[2].startswith("1 incastfree: eth0 has the qdisc netem")
-    assert lines[3] == "True"
+    expected = {
+        "missing": "2 incastfree: --dev eth7: there is no such interface",
+        "missing-show": "2 incastfree: --dev eth7: there is no such interface",
+        "missing-unload": "2 incastfree: --dev eth7: there is no such interface",
+        "nothing-show": "1 incastfree: no interface has rates loaded: run incastfree load first",
+        "nothing-unload": "1 incastfree: eth0 has no rates loaded: nothing to unload",
+        "user-load": "1 incastfree: loading a NIC needs root",
+        "user-show": "1 incastfree: no interface has rates loaded",
+        "user-unload": "1 incastfree: unloading a NIC needs root",
+        "no-speed": "2 incastfree: dummy0 does not say its speed: give it with --link-gbps",
+        "slow": "2 incastfree: --link-gbps 0.009: a NIC is paced from 0.01 Gb/s on",
+        "no-ethernet": "2 incastfree: --dev tun0: it has no Ethernet headers",
+        "netem": "1 incastfree: eth0 has the qdisc netem, which pacing would replace by fq and could not put back",
+        "stab": "1 incastfree: eth0 has the qdisc pfifo with a size table",
+        "matchall": "1 incastfree: eth0 has programs on its egress hook already (matchall): remove them first",
+        "foreign": "1 incastfree: eth0 has programs on its egress hook already (other): remove them first",
+        "tcx": "1 incastfree: lo has programs on its egress hook already (1 by tcx, see bpftool net): remove them first",
+        "loaded-user-load": "1 incastfree: loading a NIC needs root",
+        "loaded-user-show": "1 incastfree: the rates of eth0 can be read by root only: run as root",
+        "loaded-user-show-dev": "1 incastfree: the rates of eth0 can be read by root only: run as root",
+        "closed-user-show": "1 incastfree: what is loaded can be seen by root only: run as root",
+        "loaded-user-unload": "1 incastfree: unloading a NIC needs root",
+        "no-fq-2": "1 incastfree: eth0 cannot be paced: fq on 3: No such file or directory: this kernel lacks CONFIG_NET_SCH_FQ",
+        "no-clsact-2": "1 incastfree: eth0 cannot be paced: clsact on 3: No such file or directory: this kernel lacks "
+        "CONFIG_NET_SCH_INGRESS",
+        "no-program-2": "1 incastfree: eth0 cannot be paced: program incastfree on 3: No such file or directory: this "
+        "kernel lacks CONFIG_NET_CLS_BPF",
+        "no-program-1": "1 incastfree: eth0 cannot be paced: program incastfree on 3: Operation not permitted",
+        "no-bpffs": "1 incastfree: /sys/fs/bpf is not mounted: mount -t bpf bpf /sys/fs/bpf",
+        "no-bpffs-show": "1 incastfree: no interface has rates loaded",
+        "no-bpffs-unload": "1 incastfree: eth0 has no rates loaded: nothing to unload",
+    }
+    assert len(lines) == len(expected) + 4  # of what the kernel lacks, each twice
+    for line in lines:
+        count, unchanged, what, said = line.split(maxsplit=3)
+        assert (count, unchanged) == ("1", "True"), line
+        assert said.startswith(expected[what.rstrip(":")]), line

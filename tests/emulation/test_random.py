@@ -91,6 +91,8 @@ def experiment(seed: int, folder: Path) -> tuple[Scenario, str]:
                 "start_ns": draw.uniform(0, 5000),
             }
         )
+    if run in ("rate", "rate+nscc", "rate+fallback") and draw.random() < 0.5:
+        keys["nic"] = "doca-model"
     return prepare(from_mapping({"demand": demand, "schedule": [run], **keys})), run
 
 
@@ -197,6 +199,7 @@ def test_the_draw_is_a_mixture(runs: list[tuple[Scenario, str, RunData]]) -> Non
         f"{schedule}{control}" for schedule in ("rr", "rate") for control in CONTROLS
     }
     assert Counter(scenario.experiment.topology for scenario, _, _ in runs)["fat-tree"] >= 10
+    assert Counter(scenario.experiment.nic for scenario, _, _ in runs)["doca-model"] >= 5
     assert (
         sum(
             scenario.experiment.meanwhile == "old" and scenario.experiment.control_delay_ns > 0

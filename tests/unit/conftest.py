@@ -35,7 +35,7 @@ def part(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Compile:
-    """Compiles a C program against the headers of ebpf/include and testbed/engine; returns the executable."""
+    """Compiles a C program against the headers of ebpf/include, testbed/engine and dpu; returns the executable."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs gcc: apt-get install gcc libc6-dev")
@@ -43,7 +43,7 @@ def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     def compile_source(source: str) -> Path:
         folder = tmp_path_factory.mktemp("c")
         (folder / "program.c").write_text(source)
-        headers = [f"-I{REPOSITORY / name}" for name in ("ebpf/include", "testbed/engine")]
+        headers = [f"-I{REPOSITORY / name}" for name in ("ebpf/include", "testbed/engine", "dpu")]
         command = [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", *headers, "program.c", "-o", "program"]
         subprocess.run(command, cwd=folder, check=True)
         return folder / "program"

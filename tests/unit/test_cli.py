@@ -41,6 +41,9 @@ VERBS = (
     "report",
     "workload",
     "shell",
+    "exec",
+    "theory",
+    "explain",
     "clean",
 )
 
@@ -84,6 +87,10 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "peers.toml": '0 = "10.0.0.1"\n1 = "10.0.0.2"\n2 = "10.0.0.3"\n3 = "10.0.0.4"\n',
         "few-peers.toml": '0 = "10.0.0.1"\n',
         "twice.toml": '0 = "10.0.0.1"\n1 = "10.0.0.1"\n',
+        "mapped.toml": '0 = "10.0.0.1"\n1 = "::ffff:10.0.0.1"\n',
+        "rank-twice.toml": '1 = "10.0.0.1"\n01 = "10.0.0.2"\n',
+        "group.toml": '0 = "ff02::1"\n',
+        "nobody.toml": '0 = "0.0.0.0"\n',
         "no-address.toml": '0 = "host0"\n',
         "number.toml": "0 = 5\n1 = true\n",
         "rank.toml": '9 = "10.0.0.1"\n',
@@ -131,7 +138,7 @@ NOT_A_MATRIX = {
     "text.csv": "not a number",
     "huge.csv": "2^63",
     "binary.csv": "neither CSV text nor NPY",
-    "zip.npy": "neither CSV text nor NPY",
+    "zip.npy": "damaged zip file",
     "objects.npy": "Python objects",
 }
 VERBS_WITH_A_MATRIX = {
@@ -276,6 +283,10 @@ BAD_LOAD = {
     "peers are no table": ({"--peers": "no-table.toml"}, "no-table.toml"),
     "a peer has no address": ({"--peers": "few-peers.toml"}, "rank 1 has no address"),
     "two peers have one": ({"--peers": "twice.toml"}, "another rank"),
+    "two peers have one, in two ways": ({"--peers": "mapped.toml"}, "another rank"),
+    "a rank in two ways": ({"--peers": "rank-twice.toml"}, "rank 1 has two addresses"),
+    "a peer is a group": ({"--peers": "group.toml"}, "ff02::1 is the address of no host"),
+    "a peer is nobody": ({"--peers": "nobody.toml"}, "0.0.0.0 is the address of no host"),
     "a peer's is a name": ({"--peers": "no-address.toml"}, "'host0' is not an IP address"),
     "a peer's is a number": ({"--peers": "number.toml"}, "is not an IP address"),
     "a peer beyond the matrix": ({"--peers": "rank.toml"}, "'9' is not a rank"),
@@ -302,6 +313,13 @@ def test_bad_zipf(capsys: pytest.CaptureFixture[str], changed: dict[str, str], r
 @pytest.mark.parametrize(("changed", "reason"), BAD_LOAD.values(), ids=BAD_LOAD)
 def test_bad_load(capsys: pytest.CaptureFixture[str], changed: dict[str, str], reason: str) -> None:
     assert reason in bad(run(capsys, *with_options(["load", "good.csv"], {**LOAD, **changed})))
+
+
+def test_load_of_more_ranks_than_slots(capsys: pytest.CaptureFixture[str]) -> None:
+    matrix = np.zeros((1025, 1025), dtype=np.int64)
+    matrix[0, 1] = 1
+    np.save("huge.npy", matrix)
+    assert "1025" in bad(run(capsys, *with_options(["load", "huge.npy"], LOAD)))
 
 
 def test_load_on_an_interface_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

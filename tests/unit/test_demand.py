@@ -62,7 +62,7 @@ BAD_CSV = {
     "ragged below a header": ("a,b\n0,1\n1\n", "row 3 has 1 values, row 2 has 2"),
     "empty": ("", "empty"),
     "only white space": (" \r\n\n\t\n", "empty"),
-    "only a header": ("a,b\n", "row 1, column 1 'a' is not a number"),
+    "only a header": ("a,b\n", "row 1, column 1 'a' is not a number, and if this is a header, no row follows it"),
     "text": ("all work and no play\nmakes Jack\n", "not a number"),
     "one word": ("0,1\nx,0\n", "row 2, column 1 'x' is not a number"),
     "half a header": ("a,1\n0,1\n1,0\n", "row 1, column 1 'a' is not a number"),
@@ -83,7 +83,7 @@ BAD_CSV = {
     "one value of 400 digits beside a float": (f"0,1{'0' * 400}\n1.5,0\n", "2^63"),
     "one value of 5000 digits": (f"0,{'9' * 5000}\n1,0\n", "row 1, column 2"),
     "binary garbage": (bytes(range(256)), "neither CSV text nor NPY"),
-    "a zip file": (b"PK\x03\x04\x14\x00\x06\x00\x08\x00", "neither CSV text nor NPY"),
+    "a zip file": (b"PK\x03\x04\x14\x00\x06\x00\x08\x00", "damaged zip file"),
     "UTF-16": ("0,1\n1,0\n".encode("utf-16"), "neither CSV text nor NPY"),
 }
 
@@ -104,7 +104,9 @@ def test_a_refusal_stays_short_whatever_the_cell(tmp_path: Path) -> None:
 BAD_NPY = {
     "not square": (npy(np.zeros((2, 3))), "2 x 3"),
     "a vector": (npy(np.zeros(4)), "square"),
-    "three dimensions": (npy(np.zeros((2, 2, 2))), "2 x 2 x 2"),
+    "a sequence": (npy(np.ones((2, 2, 2))), "holds 2 demands, step 0 to step 1: choose one with --steps"),
+    "three dimensions": (npy(np.ones((2, 2, 3))), "2 x 2 x 3"),
+    "five dimensions": (npy(np.ones((1, 1, 1, 2, 2))), "1 x 1 x 1 x 2 x 2"),
     "a scalar": (npy(np.array(5)), "square"),
     "nothing in it": (npy(np.zeros((0, 0))), "at least 2 x 2"),
     "NaN": (npy(np.array([[0, np.nan], [1, 0]])), "row 1, column 2"),
@@ -214,7 +216,7 @@ def test_npy_with_objects_in_records_is_refused_without_unpickling(tmp_path: Pat
 
 def test_a_bare_pickle_is_refused_without_unpickling(tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
-    assert "neither CSV text nor NPY" in refusal(matrix(tmp_path, pickle.dumps(Trap(sprung)), "demand.npy"))
+    assert "is a bare pickle, which is not read" in refusal(matrix(tmp_path, pickle.dumps(Trap(sprung)), "demand.npy"))
     assert not sprung.exists()
 
 

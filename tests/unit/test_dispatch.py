@@ -145,6 +145,7 @@ def test_bad_counts(tmp_path: Path, text: str, name: str, words: str) -> None:
         ({"--s": "nan"}, "--s nan: give 0 to 10"),
         ({"--out": "x.npy"}, "--out x.npy: the matrix is written as CSV"),
         ({"--combine-out": "x.npy"}, "--combine-out x.npy: the matrix is written as CSV"),
+        ({"--combine-out": "d.csv"}, "--combine-out d.csv is the file of --out: give another name"),
         ({"--counts-of": "c4"}, "--counts-of c4: give the file with --counts"),
         ({"--counts": "none.json"}, "none.json does not exist"),
         ({"--tokens": "16000000"}, "would take an hour to draw"),

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import controller
+from controller.cli.load_doca import read_bindings
 from controller.demand import Demand
+from controller.nic.doca_message import Binding
 from controller.schedule import SCHEDULES, make_plan
 from controller.schedule.plan import Stages
 from testbed.engine.cca import Network, load
@@ -56,6 +58,19 @@ def test_the_schedule_of_the_documentation(tmp_path: Path) -> None:
     ]
     for name in SCHEDULES:
         assert f"`{name}`" in text or f"### {name}\n" in text
+
+
+def test_the_bindings_of_the_documentation(tmp_path: Path) -> None:
+    """docs/doca.md."""
+    (block,) = re.findall(r"```toml\n(.*?)```", (DOCS / "doca.md").read_text(), re.DOTALL)
+    file = tmp_path / "bindings.toml"
+    file.write_text(block)
+    assert read_bindings(file, 3) == [
+        Binding(0x1A4, 0),
+        Binding(0x1A5, 1),
+        Binding(0x1A6, 1),
+        Binding(0x1A4, 2, function=1),
+    ]
 
 
 def test_the_rates_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,7 @@ SAMPLES = {
     "link_gbps_of": ("h3=200", "{ h3 = 200 }"),
     "link_ns_of": ("leaf1-spine2=1500.5", "{ leaf1-spine2 = 1500.5 }"),
     "dilation": ("200", "200"),
+    "nic": ("doca-model", '"doca-model"'),
     "control_delay_ns": ("13.2e6", "13.2e6"),
     "meanwhile": ("old", '"old"'),
     "mtu_bytes": ("1500", "1500"),
@@ -101,6 +102,7 @@ SAMPLES = {
     "trace": ("--trace", "true"),
     "memory_mib": ("2048", "2048"),
     "limit_s": ("60", "60"),
+    "limit_virtual_s": ("12.5", "12.5"),
 }
 
 
@@ -168,8 +170,11 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
         assert printed[name].get("unit", "") == unit, name
         assert printed[name]["help"], name
     assert set(printed) == {key.name for key in KEYS} | {"demand", "link_failure", "background"}
-    assert list(printed["demand"]["keys"]) == ["name", "file", "unit", "token_bytes", "after"]
-    assert printed["demand"]["keys"]["unit"]["choices"] == ["tokens", "bytes", "wire-bytes"]
+    assert list(printed["demand"]["keys"]) == [
+        *("name", "file", "unit", "token_bytes", "after", "format", "steps", "layers", "ranks", "experts_per_rank"),
+        *("placement", "source_rows", "token_copies", "direction", "combine_token_bytes"),
+    ]
+    assert printed["demand"]["keys"]["unit"]["choices"] == ["auto", "tokens", "bytes", "wire-bytes"]
     assert printed["demand"]["keys"]["token_bytes"]["unit"] == "B"
     assert {"rr", "rate"} <= set(printed["schedule"]["choices"])
     assert {"random", "zero", "golden"} <= set(printed["phase"]["choices"])
@@ -192,7 +197,8 @@ def test_what_the_schema_prints_is_what_was_promised() -> None:
 
 def test_every_key_is_an_option_of_compare_and_the_reverse() -> None:
     offered = {action.dest: action.option_strings for action in options()._actions}
-    for dest in ("help", "out", "json", "demand", "unit", "token_bytes"):
+    of_demands = [key.name for key in DEMAND_KEYS if key.name not in ("name", "file", "after")]
+    for dest in ("help", "out", "json", "demand", *of_demands):
         del offered[dest]
     assert set(offered) == {key.name for key in KEYS}
     flags = {key.name for key in KEYS if key.kind == "flag"}

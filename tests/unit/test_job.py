@@ -235,6 +235,7 @@ def test_the_fabrics_constants(tmp_path: Path) -> None:
         "loss_control": 2**31,
         "failing": False,
         "adaptive": False,
+        "spraying": True,
     }
     assert len(set(salts)) == 2
     assert all(0 <= salt < 2**32 for salt in salts)

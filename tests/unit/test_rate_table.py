@@ -169,7 +169,9 @@ def test_the_fields_found_fill_each_struct(c_layout: dict[str, str], name: str) 
 
 
 FORMATS = {
-    "edt_flow": struct.Struct("<" + state._LOCKED_FLOW.format.removeprefix("<II")),
+    "edt_flow": struct.Struct(
+        "<" + state._LOCKED_FLOW.format.removeprefix("<II").removesuffix("Q")
+    ),  # lock, drops; bytes
     "port": programs._PORT,
     "receive": programs._RECEIVE,
     "flow": tasks._FLOW,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import controller
-from controller import InputError, compute_rates, port_loads, rank_rates, steps
+from controller import InputError, compute_rates, load_demand, port_loads, rank_rates, steps
 from controller.nic.rate_table import RATE_ONE
 from controller.schedule import rate
 from tests.conftest import REPOSITORY
@@ -317,3 +317,26 @@ def test_the_schedule_has_the_same_rates() -> None:
     wire = np.array([[0, 1000, 2000], [800, 0, 2000], [2000, 1000, 0]])
     plan = rate.plan(controller.Demand(wire), [800 * GBPS] * 3)
     assert plan.steps.tolist() == compute_rates(wire).tolist()
+
+
+def test_what_a_caller_has_at_hand_is_taken() -> None:
+    """Lists and numbers, not arrays and fractions alone."""
+    plain = [[0, 1], [2, 0]]
+    assert port_loads(plain).largest == 2  # type: ignore[arg-type]
+    assert (compute_rates(plain) == compute_rates(np.array(plain))).all()  # type: ignore[arg-type]
+    equal = compute_rates(np.array(plain), line_rates_bps=[1e9, 1e9])
+    assert (equal == compute_rates(np.array(plain), line_rates_bps=[Fraction(10**9)] * 2)).all()
+
+
+@pytest.mark.parametrize("speed", [0, -1, float("nan"), float("inf")])
+def test_a_port_without_a_speed_is_refused(speed: float) -> None:
+    demand = np.array([[0, 1], [2, 0]])
+    with pytest.raises(InputError, match=r"line_rates_bps\[1\] is .*: give the speed of rank 1's port"):
+        compute_rates(demand, line_rates_bps=[10**9, speed])
+    with pytest.raises(InputError, match=r"line_rates_bps\[1\] is .*: give the speed of rank 1's port"):
+        rank_rates(demand[0], demand.sum(axis=0), demand.sum(axis=1), line_rates_bps=[10**9, speed], rank=0)
+
+
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    (tmp_path / "demand.csv").write_text("0,1\n2,0\n")
+    assert load_demand(str(tmp_path / "demand.csv"), unit="wire-bytes").hosts == 2

@@ -57,3 +57,12 @@ def test_break_even_of_a_control_delay(tmp_path: Path) -> None:
     control["inflation"] = 0.01
     assert "gains nothing on rr+nscc" in break_even(scenario, [control, rate])[1]
     assert break_even(prepare(from_mapping({"demand": demand})), [control, rate]) == []
+
+
+def test_what_paces_is_said_where_it_is_not_the_ebpf_nic(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("0,8192\n4096,0\n")
+    demand = [{"file": str(tmp_path / "m.csv"), "unit": "wire-bytes"}]
+    run = {**empty_figures(2), "run": "rate", "schedule": "rate", "wall_s": 1.0}
+    first = comparison(prepare(from_mapping({"demand": demand, "nic": "doca-model"})), [run]).splitlines()[0]
+    assert first.endswith(", seed 0, paced by doca-model (docs/doca.md), control delay 13200 us")
+    assert "paced by" not in comparison(prepare(from_mapping({"demand": demand})), [run]).splitlines()[0]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import abc
 import os
 import pathlib
-import sys
-import types
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from controller.errors import InputError
+from controller.user_file import compile_file, execute_file
 
 __all__ = ["BUILT_IN", "KINDS", "Control", "Network", "Path", "check", "load"]
 
@@ -115,7 +114,7 @@ def check(name: str, base: pathlib.Path) -> str:
     if not name.endswith(".py"):
         raise _unknown(name)
     path = os.path.abspath(base / name)
-    _compile(path)
+    compile_file(path, "cc")
     return path
 
 
@@ -161,47 +160,12 @@ def _unknown(name: str) -> InputError:
     return InputError(f"cc {name!r} is not known{hint} (built in: {', '.join(BUILT_IN)}; or a Python file)")
 
 
-def _compile(path: str) -> types.CodeType:
-    try:
-        with open(path, "rb") as file:
-            source = file.read()
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path!r} cannot be read ({reason}): give cc a readable Python file") from None
-    try:
-        # The source's own future imports count, not those of this file.
-        return compile(source, path, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        place = f", line {error.lineno}" if error.lineno else ""
-        raise InputError(f"{path}{place}: not valid Python ({error.msg}): correct it") from None
-    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
-        raise InputError(f"{path}: not valid Python ({error}): correct it") from None
-
-
 def _execute(path: str) -> list[type[Control]]:
     """The subclasses of Control that the file defines, as opposed to those that it imports."""
-    code = _compile(path)
-    # By hand, because the import system would leave a __pycache__ beside the user's file.
-    module = types.ModuleType(f"incastfree_cca_{pathlib.Path(path).stem}")
-    module.__file__ = path
-    sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
-    try:
-        exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:
-        place = _place(path, error)
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"{place}: cannot be imported ({reason}): correct it") from error
+    module = execute_file(path, "cc")
     found = {
         value: None
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Control) and value.__module__ == module.__name__
     }
     return list(found)
-
-
-def _place(path: str, error: BaseException) -> str:
-    """The file, with the line that the error came from."""
-    import traceback
-
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f"{path}, line {lines[-1]}" if lines else path

@@ -73,12 +73,21 @@ def _cover(target: str, work: Path) -> None:
         code |= set((work / VISIBLE).read_text().splitlines())
     kept = [path for path in sorted(code) if path.startswith(f"{target}/")]
     for number, path in enumerate(kept):
-        os.makedirs(f"/run/kept/{number}")
+        _make_like(path, f"/run/kept/{number}")
         _mount(path, f"/run/kept/{number}", "", _BIND)
     _mount("tmp", target, "tmpfs", _NOSUID)
     for number, path in enumerate(kept):
-        os.makedirs(path, exist_ok=True)
+        _make_like(f"/run/kept/{number}", path)
         _mount(f"/run/kept/{number}", path, "", _BIND)
+
+
+def _make_like(path: str, target: str) -> None:
+    """A place to show a file or a folder at."""
+    if os.path.isdir(path):
+        os.makedirs(target, exist_ok=True)
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    Path(target).touch()
 
 
 def _power_off() -> None:

@@ -19,6 +19,7 @@ from typing import Final
 from controller.errors import CannotRunError
 from testbed.stage.machine import GUEST_ENVIRONMENT, MEBIBYTE, Line, Machine, check_memory
 from testbed.stage.virtual import kernel, supervise
+from testbed.stage.virtual.running import busiest
 
 __all__ = ["Line", "VirtualMachine", "clean_stale", "work_folder"]
 
@@ -140,6 +141,13 @@ class VirtualMachine(Machine):
                 termios.tcsetattr(terminal, termios.TCSADRAIN, attributes)
         if not self._done():
             raise CannotRunError("the virtual machine ended early: what it printed above says why")
+
+    def _culprit(self) -> str:
+        """The program of a rank that was computing, if there is one: it may have stopped virtual time."""
+        found = busiest(self._process.pid) if self._process else None
+        if found is None or found.rank is None:
+            return ""
+        return f"; rank {found.rank} was running ({found.command}): what computes without end stops virtual time"
 
     def _start(self, task: str, *, interactive: bool) -> subprocess.Popen[bytes]:
         uml = self._work / "uml"

@@ -1,0 +1,122 @@
+"""Arrays with names, one set a rank: from NPZ, from torch.save, or from JSON (an object, a list of them, or one a line)."""
+
+from __future__ import annotations
+
+import math
+import tokenize
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.errors import InputError
+from controller.formats.files import open_file, read_head
+from controller.formats.json_values import json_lines, parse_json, record_of, whole_array
+from controller.formats.torch_file import DAMAGE, ZIP_MAGIC, Tensor, member_names, plain_list, read_torch
+
+__all__ = ["array_of", "named_sets", "npz_arrays", "npz_names"]
+
+_MOST_RATIO: Final = 100
+_FREE_BYTES: Final = 1 << 26
+
+
+def npz_names(path: Path) -> list[str]:
+    """Names of the arrays in a zip file of numpy's; none where it is of torch. Raises InputError."""
+    return [name.removesuffix(".npy") for name in member_names(path) if name.endswith(".npy")]
+
+
+def npz_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """The arrays of an NPZ file with these names, or all. Raises InputError; arrays of objects, which are pickles, are refused unread."""
+    arrays: dict[str, NDArray[Any]] = {}
+    with open_file(path) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                for info in archive.infolist():
+                    name = info.filename.removesuffix(".npy")
+                    if name == info.filename or (names and name not in names):
+                        continue
+                    if info.file_size > max(_FREE_BYTES, _MOST_RATIO * info.compress_size):
+                        raise InputError(
+                            f"{path}: {name} unpacks to {info.file_size} bytes, over {_MOST_RATIO} times as much as it takes: save it with numpy.savez"
+                        )
+                    with archive.open(info) as stream:
+                        arrays[name] = _member(path, name, stream, info.file_size)
+        except (*DAMAGE, TypeError, SyntaxError, tokenize.TokenError, RecursionError):
+            raise InputError(f"{path} is a damaged NPZ file: write it anew") from None
+    return arrays
+
+
+def _member(path: Path, name: str, stream: Any, size: int) -> NDArray[Any]:
+    version = np.lib.format.read_magic(stream)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read_header(stream)
+    if dtype.hasobject or dtype.kind not in "iufb":
+        raise InputError(f"{path}: {name} holds {dtype}, not numbers: save int64 or float64")
+    numbers = math.prod(shape)
+    if any(length < 0 for length in shape) or numbers * dtype.itemsize > size:
+        raise ValueError
+    array = np.empty(numbers, dtype=dtype)
+    view, filled = array.view(np.uint8).data, 0
+    while filled < len(view):
+        part = stream.read(min(1 << 20, len(view) - filled))
+        if not part:
+            raise ValueError
+        view[filled : filled + len(part)] = part
+        filled += len(part)
+    return array.reshape(shape, order="F" if fortran else "C")
+
+
+def named_sets(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where, values by name) of each set of a file, in order. Raises InputError."""
+    head = read_head(path)
+    if head.startswith(ZIP_MAGIC):
+        if npz_names(path):
+            yield str(path), dict(npz_arrays(path))
+            return
+        value = read_torch(path)
+        for number, each in enumerate(plain_list(value) if isinstance(value, list) else [value], 1):
+            where = f"{path}: entry {number}" if isinstance(value, list) else str(path)
+            if not isinstance(each, dict):
+                raise InputError(f"{where} is not a dictionary of names and tensors")
+            yield where, each
+        return
+    if _is_lines(head):
+        for number, line in json_lines(path):
+            yield f"{path}: line {number}", record_of(f"{path}: line {number}", line)
+        return
+    with open_file(path) as file:
+        value = parse_json(str(path), file.read())
+    for number, each in enumerate(value if isinstance(value, list) else [value], 1):
+        where = f"{path}: entry {number}" if isinstance(value, list) else str(path)
+        if not isinstance(each, dict):
+            raise InputError(f"{where} is not an object with names: give one JSON object a rank or a call")
+        yield where, each
+
+
+def _is_lines(head: bytes) -> bool:
+    """One object a line: its first line is whole."""
+    first = head.lstrip().partition(b"\n")[0].rstrip()
+    return first.startswith(b"{") and first.endswith(b"}")
+
+
+def array_of(where: str, value: Any, dimensions: int, least: int = 0) -> NDArray[Any]:
+    """A named value as an array of whole numbers, none below ``least``. Raises InputError."""
+    if isinstance(value, Tensor):
+        value = value.array()
+    if isinstance(value, list):
+        return whole_array(where, plain_list(value), dimensions, least)
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iub":
+        kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise InputError(f"{where} is {kind}: whole numbers are read")
+    if value.ndim != dimensions:
+        raise InputError(f"{where} has {value.ndim} dimensions, but must have {dimensions}")
+    if value.size and value.dtype.kind != "b":
+        low, high = int(value.min()), int(value.max())
+        if low < least or high >= 2**63:
+            raise InputError(
+                f"{where} holds {low if low < least else high}: give whole numbers of {least} or more, below 2^63"
+            )
+    return value
