@@ -21,9 +21,11 @@ from testbed.robustness.picture import draw
 from testbed.robustness.sweep import sweep, table
 from testbed.stage.virtual.machine import work_folder
 
+__all__ = ["SCHEDULES"]
+
 HELP: Final = "run schedules against jitter, failures, wrong estimates and more"
 
-_SCHEDULES: Final = ("rr+nscc", "rate", "rate+fallback", "fast:barrier", "fast:clock", "bvn:barrier", "bvn:clock")
+SCHEDULES: Final = ("rr+nscc", "rate", "rate+fallback", "fast:barrier", "fast:clock", "bvn:barrier", "bvn:clock")
 _SET_HERE: Final = ("hosts", "schedule", "cc", "seed", "stage", "fabric", "trace")
 """Keys of an experiment that the verb decides, or has as lists."""
 _DEFAULTS: Final = {"hosts": 16, "s": 0.5, "bytes": 4_000_000, "seeds": 3}
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     chosen = parser.add_argument_group("robustness")
     chosen.add_argument(
-        "--schedule", type=list_of(str), metavar="LIST", help=f"what is run; default: {','.join(_SCHEDULES)}"
+        "--schedule", type=list_of(str), metavar="LIST", help=f"what is run; default: {','.join(SCHEDULES)}"
     )
     chosen.add_argument(
         "--against", type=list_of(str), metavar="LIST", help=f"disturbances; default: {','.join(DISTURBANCES)}"
@@ -89,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = _options(arguments, scratch)
         grid = sweep(
             options,
-            arguments.schedule or _SCHEDULES,
+            arguments.schedule or SCHEDULES,
             arguments.against or tuple(DISTURBANCES),
             strongest=arguments.quick,
         )

@@ -50,6 +50,9 @@ def draw(rows: list[Row], title: str) -> bytes:
             axes.set_xlabel(DISTURBANCES[name].title if name in DISTURBANCES else "", fontsize=9)
             axes.set_ylabel(panel[2], fontsize=9)
             axes.set_yscale("symlog", linthresh=panel[3])
+            values = [row[panel[0]] for row in rows if row[panel[0]] is not None]
+            # One scale for all disturbances, so that they compare.
+            axes.set_ylim(min(0.0, 1.3 * min(values, default=0)), max(1.3 * max(values, default=1), panel[3]))
             axes.grid(alpha=0.3)
             for side in ("top", "right"):
                 axes.spines[side].set_visible(False)
