@@ -57,7 +57,8 @@ def test_each_flow_is_off_by_its_share_up_or_down() -> None:
 
 def test_it_is_the_seeds_own_and_each_phases() -> None:
     demand = random_demand(6)
-    for keys in ({"stale": 0.5}, {"error": 0.5}):
+    shares: list[dict[str, Any]] = [{"stale": 0.5}, {"error": 0.5}]
+    for keys in shares:
         first = estimate(demand, **keys)
         assert np.array_equal(first, estimate(demand, **keys))
         assert not np.array_equal(first, estimate(demand, **keys, seed=2))
