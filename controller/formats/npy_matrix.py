@@ -25,8 +25,10 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
         version = np.lib.format.read_magic(stream)
         if version == (1, 0):
             shape, columns_first, dtype = np.lib.format.read_array_header_1_0(stream)
-        else:
+        elif version in ((2, 0), (3, 0)):
             shape, columns_first, dtype = np.lib.format.read_array_header_2_0(stream)
+        else:
+            raise ValueError(f"version {version[0]}.{version[1]} is not known")
     except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise InputError(f"{path} has a damaged NPY header ({_first_line(error)}): write it anew") from None
     if dtype.hasobject:

@@ -121,6 +121,7 @@ class _Account:
         plan, self.name = planned.plan, planned.name
         self.wire_bytes = int(planned.demand.wire_bytes[self._packet.source, self._packet.destination])
         self._by_control = trace.control_kind == ControlKind.RATE
+        self._by_window = trace.control_kind == ControlKind.WINDOW
         self._paced = plan.discipline is Discipline.PACED or self._by_control
         self._steps = plan.steps
         self._staged = plan.discipline is Discipline.STAGED
@@ -212,11 +213,14 @@ class _Account:
             at = max(at, ends)
         shared, own = self._turns(rows, start, departure, [wait for wait in waits if wait[1] > wait[0]])
         others = sum(share.kernel_ns for share in shared)
+        idle = until - begin - held - own - others
+        if self._staged and not self._by_window:  # then it was its stage that let it go
+            held, idle = 0, held + idle
         return [
             self._part(CONTROL, "its window was closed", held),
             self._part(SENDER, "earlier packets of its own flow on the wire", own),
             self._part(SENDER, "turns of its sender's other flows", others, shared),
-            self._part(SENDER, IDLE_STAGED if self._staged else IDLE, until - begin - held - own - others),
+            self._part(SENDER, IDLE_STAGED if self._staged else IDLE, idle),
         ]
 
     def _turns(

@@ -134,6 +134,19 @@ def test_a_fat_tree_against_the_oracle(tmp_path: Path, schedule: str) -> None:
     assert_as_the_oracle(found, scenario, schedule)
 
 
+@pytest.mark.parametrize("schedule", ["bvn:barrier", "bvn:clock", "spreadout:free", "spreadout:barrier+nscc"])
+def test_stages(tmp_path: Path, schedule: str) -> None:
+    """Their sums are as exact; who waits for a stage waits at the sender, and no window is closed where there is none."""
+    pytest.importorskip("scipy", reason="needs scipy (extra schedules): bvn finds its matchings with it")
+    _, (found,) = explained(sixteen(tmp_path), schedule)
+    (staged,) = some(found, re.escape(account.IDLE_STAGED))
+    assert staged > 0
+    assert (together(found, account.CONTROL) > 0) <= schedule.endswith("+nscc")
+    if "barrier" in schedule:
+        # All that went before, and the news of it: 15 stages or more, 8.2 us each beside their bytes.
+        assert float(staged / sixteen(tmp_path).dilation) > 14 * 4_000
+
+
 def sixteen(folder: Path, **keys: Any) -> Scenario:
     """Sixteen hosts, most of it to one."""
     return scenario_of(write_matrix(folder / "demand.csv", skewed(16, 2, 60, short=False)), hosts_per_leaf=4, **keys)
