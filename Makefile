@@ -16,7 +16,7 @@ TRAFFIC_PACKAGES := iperf3
 # The tests open a report in it: 113 MB to download with all that it needs on Debian 12, 414 MB on disk.
 BROWSER_PACKAGES := chromium
 
-BPF_OBJECTS := controller/nic/objects/pacer.bpf.o testbed/fabric/objects/fabric.bpf.o
+BPF_OBJECTS := controller/nic/objects/pacer.bpf.o $(addprefix testbed/fabric/objects/,fabric.bpf.o plain.bpf.o)
 BPF_HEADERS := $(wildcard ebpf/include/*.h ebpf/fabric/*.h)
 BPF_FLAGS := -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -I ebpf/include \
 	-I /usr/include/$(shell uname -m)-linux-gnu

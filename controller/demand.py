@@ -41,6 +41,7 @@ DIRECTIONS: Final = ("dispatch", "combine", "both")
 """As it is read; transposed; or each demand and then its transpose."""
 _MAX_TOTAL: Final = 2**63 - 1
 _MAX_TOKEN_BYTES: Final = 2**31
+_BLOCK_ROWS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -262,22 +263,32 @@ def payload_bytes(demand: Demand, mtu_bytes: int = MTU_BYTES) -> NDArray[np.int6
 def _demand(
     where: str, payload: NDArray[np.int64], unit: str, mtu_bytes: int, hosts_per_server: int
 ) -> tuple[Demand, int]:
-    """The demand, and of how many flows the last packet was filled up to a header."""
+    """The demand, which is made of ``payload`` in place, and of how many flows the last packet was filled up to a header."""
     servers = np.arange(len(payload)) // hosts_per_server
-    local = servers[:, None] == servers[None, :]
-    local_bytes = int(payload[local].sum())
-    payload[local] = 0
-    filled = 0
-    if unit != "wire-bytes":
-        added = HEADER_BYTES * -(-payload // (mtu_bytes - HEADER_BYTES))
-    else:
-        last = payload % mtu_bytes
-        short = (last > 0) & (last < HEADER_BYTES)
-        added = np.where(short, HEADER_BYTES - last, 0)
-        filled = int(short.sum())
-    _check_total(where, payload, added)
-    payload += added
+    local_bytes = filled = total = 0
+    for rows in _blocks(len(payload)):
+        part = payload[rows]
+        local = servers[rows, None] == servers[None, :]
+        local_bytes += int(part[local].sum())
+        part[local] = 0
+        if unit != "wire-bytes":
+            added = HEADER_BYTES * -(-part // (mtu_bytes - HEADER_BYTES))
+        else:
+            last = part % mtu_bytes
+            short = (last > 0) & (last < HEADER_BYTES)
+            added = np.where(short, HEADER_BYTES - last, 0)
+            filled += int(short.sum())
+        # What is added is small against the payload, so that each of the two sums is exact.
+        total += exact_total(part) + exact_total(added)
+        if total > _MAX_TOTAL:
+            raise InputError(f"{where}: the total on the wire is above 2^63 bytes: give smaller amounts")
+        part += added
     return Demand(payload, local_bytes), filled
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    """So many rows at a time: what is computed of them stays in the processor's cache, and takes no memory of a whole matrix."""
+    return (slice(first, min(first + _BLOCK_ROWS, rows)) for first in range(0, rows, _BLOCK_ROWS))
 
 
 def _check_shape(path: str, counts: NDArray[np.generic]) -> None:
@@ -292,32 +303,39 @@ def _check_shape(path: str, counts: NDArray[np.generic]) -> None:
         raise InputError(f"{path}: {counts.shape[0]} hosts are too many: at most {MAX_HOSTS} are supported")
 
 
-def _place(path: str, wrong: NDArray[np.bool_]) -> str:
+def _place(path: str, first_row: int, wrong: NDArray[np.bool_]) -> str:
     row, column = (int(n) for n in np.argwhere(wrong)[0])
-    return f"{path}: row {row + 1}, column {column + 1}"
+    return f"{path}: row {first_row + row + 1}, column {column + 1}"
 
 
 def _scaled(path: str, counts: NDArray[np.generic], factor: int) -> NDArray[np.int64]:
-    """Whole bytes from counts; part of a byte counts as a byte."""
-    if counts.dtype.kind == "f":
+    """Whole bytes from counts, an array of its own; part of a byte counts as a byte."""
+    payload = np.empty(counts.shape, dtype=np.int64)
+    total = 0
+    for rows in _blocks(len(counts)):
+        payload[rows] = _scaled_rows(path, counts[rows], factor, rows.start)
+        total += exact_total(payload[rows])
+    if total > _MAX_TOTAL:
+        raise _too_large(path)
+    return payload
+
+
+def _scaled_rows(path: str, counts: NDArray[np.generic], factor: int, first_row: int) -> NDArray[np.int64]:
+    real = counts.dtype.kind == "f"
+    if real:
         with np.errstate(over="ignore"):
             wrong = ~np.isfinite(counts.astype(np.float64))
         if wrong.any():
-            raise InputError(f"{_place(path, wrong)} is not a finite number: give 0 where nothing is sent")
+            raise InputError(f"{_place(path, first_row, wrong)} is not a finite number: give 0 where nothing is sent")
     negative = np.less(counts, 0)
     if negative.any():
-        raise InputError(f"{_place(path, negative)} is negative: an amount to send is 0 or more")
+        raise InputError(f"{_place(path, first_row, negative)} is negative: an amount to send is 0 or more")
     with np.errstate(over="ignore"):
         large = np.ceil(counts.astype(np.float64) * factor)
-    whole = large if counts.dtype.kind == "f" else counts
-    if large.max(initial=0) < 2.0**63 and (counts.dtype.kind == "f" or int(counts.max()) * factor <= _MAX_TOTAL):
-        payload = whole.astype(np.int64) * (1 if counts.dtype.kind == "f" else factor)
-        if exact_total(payload) <= _MAX_TOTAL:
-            return payload
-    raise InputError(f"{path}: the total is above 2^63 bytes: give smaller amounts, or a smaller token_bytes")
+    if large.max(initial=0) >= 2.0**63 or (not real and int(counts.max()) * factor > _MAX_TOTAL):
+        raise _too_large(path)
+    return large.astype(np.int64) if real else counts.astype(np.int64) * factor
 
 
-def _check_total(path: str, payload: NDArray[np.int64], added: NDArray[np.int64]) -> None:
-    """What was added to the payload is small against it, so that each of the two sums is exact."""
-    if exact_total(payload) + exact_total(added) > _MAX_TOTAL:
-        raise InputError(f"{path}: the total on the wire is above 2^63 bytes: give smaller amounts")
+def _too_large(path: str) -> InputError:
+    return InputError(f"{path}: the total is above 2^63 bytes: give smaller amounts, or a smaller token_bytes")

@@ -34,10 +34,11 @@ def _single(path: Path, files: Sequence[Path], reading: Reading) -> Path:
 
 def trace_of(path: Path, kind: str, array: NDArray[np.generic], reading: Reading, unit: str = "") -> Trace:
     """A matrix, or [steps] or [steps, layers] of them. Shapes of one matrix are checked in controller/demand.py."""
+    array.setflags(write=False)
     if array.ndim not in (3, 4) or not array.size or array.shape[-1] != array.shape[-2]:
         if reading.steps or reading.layers:
             raise InputError(f"{path} is one matrix: leave --steps and --layers out")
-        return Trace(kind, unit, (Place(),), lambda _: array.copy())
+        return Trace(kind, unit, (Place(),), lambda _: array)
     if array.ndim == 3 and reading.layers:
         raise InputError(f"{path} has steps alone: leave --layers out")
     indices = [
@@ -49,7 +50,7 @@ def trace_of(path: Path, kind: str, array: NDArray[np.generic], reading: Reading
     kept, notes = kept_places(path, places, [int(np.count_nonzero(array[index])) for index in indices])
 
     def matrix(number: int) -> NDArray[np.generic]:
-        return array[indices[kept[number]]].copy()
+        return array[indices[kept[number]]]
 
     return Trace(kind, unit, tuple(places[number] for number in kept), matrix, tuple(notes))
 

@@ -259,7 +259,8 @@ static __always_inline int answer_send(struct __sk_buff *skb, __u32 index, struc
 	address = *(__be32 *)(data + IPV4_SOURCE_OFFSET);
 	*(__be32 *)(data + IPV4_SOURCE_OFFSET) = *(__be32 *)(data + IPV4_DESTINATION_OFFSET);
 	*(__be32 *)(data + IPV4_DESTINATION_OFFSET) = address;
-	return port_send(skb, index, packet, port_accept_control(port_at(index), packet, now_ns));
+	packet_note(skb, packet);
+	return port_send(skb, index, port_accept_control(port_at(index), packet, now_ns));
 }
 
 /* Answers a packet at host `index`. */
@@ -300,16 +301,19 @@ static __always_inline int nic_answer(struct __sk_buff *skb, __u32 index, struct
 }
 
 /* A data packet of the engine, or what was left of it, is at host `index`. */
-static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struct packet *packet,
-				       __u64 now_ns)
+static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, __u64 now_ns)
 {
 	struct transport_header *transport = packet_transport(skb);
-	__u32 psn = packet_psn(skb);
-	__u32 key = packet->source * host_count + index;
-	struct receive *receive = bpf_map_lookup_elem(&receives, &key);
-	bool answer, trimmed = packet->tos == TOS_TRIMMED;
+	__u32 psn = packet_psn(skb), key;
+	struct receive *receive;
+	struct packet packet;
+	bool answer, trimmed;
 	__u64 *word, bit;
 
+	packet_noted(skb, &packet);
+	key = packet.source * host_count + index;
+	receive = bpf_map_lookup_elem(&receives, &key);
+	trimmed = packet.tos == TOS_TRIMMED;
 	index &= MAX_PORTS - 1;
 	if (!receive || !transport)
 		return TC_ACT_SHOT;
@@ -327,13 +331,13 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 		receive->trimmed++;
 		if (!acknowledging)
 			return TC_ACT_SHOT;
-		return nic_answer(skb, index, packet, receive, *word & bit ? TRANSPORT_ACK : TRANSPORT_NACK,
+		return nic_answer(skb, index, &packet, receive, *word & bit ? TRANSPORT_ACK : TRANSPORT_NACK,
 				  psn, now_ns);
 	}
 	if (*word & bit) {
 		receive->duplicates++;
 		receive->pending_bytes = receive->pending = 0;
-		return acknowledging ? nic_answer(skb, index, packet, receive, TRANSPORT_ACK, psn, now_ns)
+		return acknowledging ? nic_answer(skb, index, &packet, receive, TRANSPORT_ACK, psn, now_ns)
 				     : TC_ACT_SHOT;
 	}
 	*word |= bit;
@@ -341,17 +345,17 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 		receive->first_ns = now_ns;
 	receive->last_ns = now_ns;
 	receive->packets++;
-	receive->bytes += packet->wire_bytes;
+	receive->bytes += packet.wire_bytes;
 	record_head.delivered_packets++;
 	record_head.delivered_ns = now_ns;
-	record_head.delivered_bytes += packet->wire_bytes;
+	record_head.delivered_bytes += packet.wire_bytes;
 	if (!acknowledging)
 		return TC_ACT_SHOT;
 
 	receive_advance(receive);
-	receive->pending_bytes += packet->wire_bytes;
+	receive->pending_bytes += packet.wire_bytes;
 	receive->pending++;
-	answer = (packet->tos & TOS_ECN) == TOS_ECN_MARK || receive->pending_bytes >= ACK_BYTES ||
+	answer = (packet.tos & TOS_ECN) == TOS_ECN_MARK || receive->pending_bytes >= ACK_BYTES ||
 		 receive->pending >= ACK_PACKETS || receive->packets == 1;
 	if (transport->flags & TRANSPORT_ACK_REQUEST) {
 		receive->ack_request = 1;
@@ -364,7 +368,7 @@ static __noinline int nic_receive_data(struct __sk_buff *skb, __u32 index, struc
 	if (!answer)
 		return TC_ACT_SHOT;
 	receive->pending_bytes = receive->pending = 0;
-	return nic_answer(skb, index, packet, receive, TRANSPORT_ACK, psn, now_ns);
+	return nic_answer(skb, index, &packet, receive, TRANSPORT_ACK, psn, now_ns);
 }
 
 /* A packet has come in at the NIC of host `index`. */
@@ -381,7 +385,7 @@ static __always_inline int nic_receive(struct __sk_buff *skb, __u32 index, struc
 	}
 	if (!packet_transport(skb))
 		return TC_ACT_OK;
-	return nic_receive_data(skb, index, packet, now_ns);
+	return nic_receive_data(skb, index, now_ns);
 }
 
 #endif

@@ -133,7 +133,7 @@ static __always_inline bool packet_is_pure_ack(struct __sk_buff *skb, const stru
 
 /* What a switch hashes besides the hosts: the ports; of a real program's packet the number of its connection.
  */
-static __noinline __u32 packet_entropy(struct __sk_buff *skb, const struct packet *packet)
+static CALLED __u32 packet_entropy(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct connection connection;
 	__u32 *number;
@@ -196,6 +196,7 @@ static __always_inline bool packet_restamp(struct __sk_buff *skb, struct packet 
 		packet->wire_bytes = wire_bytes;
 		packet_set_be16(data, UDP_LENGTH_OFFSET, wire_bytes - L4_PORTS_OFFSET);
 	}
+	packet_note(skb, packet);
 	return true;
 }
 

@@ -47,7 +47,7 @@ static __always_inline __u64 port_accept(struct __sk_buff *skb, __u32 index, str
 	__u64 idle_ns = arrival_ns + port->propagation_ns; /* clear_ns of a port that is idle */
 	__u64 clear_ns = port->clear_ns > idle_ns ? port->clear_ns : idle_ns;
 
-	if (port->debt_bytes && clear_ns > idle_ns) /* an idle port has sent them meanwhile */
+	if (unlikely(port->debt_bytes) && clear_ns > idle_ns) /* an idle port has sent them meanwhile */
 		clear_ns += wire_time_ns(port->debt_bytes, port->byte_ns);
 	clear_ns += wire_time_ns(packet->wire_bytes, port->byte_ns);
 	if (port->limit_ns && clear_ns - idle_ns > port->limit_ns)
@@ -171,11 +171,10 @@ static __always_inline bool port_marks(__u32 index, struct port *port, __u32 wir
 	return true;
 }
 
-/* Sends through a port, to be at the far end at until_ns. A redirect clears skb->tstamp, so that the egress
- * hook sets it, from what is noted here.
+/* Sends a noted packet through a port, to be at the far end at until_ns. A redirect clears skb->tstamp, so
+ * that the egress hook sets it, from what is noted here.
  */
-static __always_inline int port_send(struct __sk_buff *skb, __u32 index, const struct packet *packet,
-				     __u64 until_ns)
+static __always_inline int port_send(struct __sk_buff *skb, __u32 index, __u64 until_ns)
 {
 	if (until_ns == PORT_FULL)
 		return TC_ACT_SHOT;
@@ -184,7 +183,6 @@ static __always_inline int port_send(struct __sk_buff *skb, __u32 index, const s
 	skb->mark = trunk || index >= host_count ? index : PORT_ACCEPTED_MARK;
 	skb->cb[0] = (__u32)until_ns;
 	skb->cb[1] = (__u32)(until_ns >> 32);
-	packet_note(skb, packet);
 	if (real_programs) {
 		/* A clone belongs to no socket (net/core/skbuff.c, __skb_clone): a packet is the sender's
 		 * until its NIC has sent it. Else all queues on its way would count as the sender's own, and

@@ -17,21 +17,36 @@
 #define MAX_MEMBERS   (1u << 16)
 #define ADAPTIVE_WAYS 64
 
-/* Constants of a run: what is 0 here costs nothing, since the verifier takes the code away. */
+/* Constants of a run: what is 0 here costs little, since the verifier takes the code away, but not the loads.
+ *
+ * Those of the first group most runs have alike. plain.bpf.c compiles the same programs with them known to
+ * the compiler, which then needs a third less instructions for a hop; testbed/fabric/programs.py takes that
+ * object where it will do.
+ */
+#ifdef PLAIN
+#define COMMON(name, plain) static const __u32 name = plain
+#define CALLED              __always_inline /* a call costs as much as 30 instructions */
+#else
+#define COMMON(name, plain) const volatile __u32 name
+#define CALLED              __noinline
+#endif
+
+COMMON(trunk, 1); /* all ports share one interface */
+COMMON(real_programs, 0); /* send through their own sockets */
+COMMON(veth, 0); /* links are veth, and frames say when they are due */
+COMMON(tracing, 0); /* records say which packet it was */
+COMMON(loss_data, 0); /* probabilities, in 2^-32 */
+COMMON(loss_control, 0);
+COMMON(failing, 0); /* some link has a down_ns */
+COMMON(adaptive, 0); /* data takes the least occupied member of a group */
+
 const volatile __u32 host_count;
-const volatile __u32 trunk; /* all ports share one interface */
-const volatile __u32 real_programs; /* send through their own sockets */
-const volatile __u32 veth; /* links are veth, and frames say when they are due */
 const volatile __u32 tolerance_ns; /* on veth: a packet is late that comes so much later than it is due */
-const volatile __u32 tracing; /* records say which packet it was */
 const volatile __u32 acknowledging; /* NICs answer data: there is a transport */
 const volatile __u32 trimming; /* a full queue cuts the payload off and keeps the header */
 const volatile __u32 ecn_kmin_bytes, ecn_kmax_bytes; /* kmax 0: no marks */
 const volatile __u32 arrival_slots; /* of one port, a power of two */
 const volatile __u32 mark_salt, loss_salt;
-const volatile __u32 loss_data, loss_control; /* probabilities, in 2^-32 */
-const volatile __u32 failing; /* some link has a down_ns */
-const volatile __u32 adaptive; /* data takes the least occupied member of a group */
 const volatile __u32 spraying; /* each packet of a real program takes a way of its own */
 
 /* In .bss rather than in a map of their own: an access is an address, not a call, and there is no JIT
@@ -91,8 +106,13 @@ struct {
 /* Where the compiler knows the index to be in range and the verifier does not. */
 static __always_inline struct port *port_at(__u32 index)
 {
-	asm volatile("" : "+r"(index));
-	return &ports[index & (MAX_PORTS - 1)];
+	struct port *port;
+
+	asm("" : "+r"(index));
+	port = &ports[index & (MAX_PORTS - 1)];
+	/* Kept: clang would rather compute it anew at each use. */
+	asm("" : "+r"(port));
+	return port;
 }
 
 #endif

@@ -59,8 +59,8 @@ static __always_inline __u32 adaptive_member(__u32 first, __u32 ways, __u32 hash
 	return best;
 }
 
-/* Output port for a packet that has come in at port `index` of a switch at now_ns; MAX_PORTS if there is no
- * way. Control keeps to its hash whatever data does: it passes every queue, and the way of an answer is
+/* Output port for a packet that has come in at port `index` of a switch at now_ns; MAX_PORTS or more if there
+ * is no way. Control keeps to its hash whatever data does: it passes every queue, and the way of an answer is
  * computed ahead.
  */
 static __always_inline __u32 switch_route(struct __sk_buff *skb, __u32 index, const struct packet *packet,
@@ -73,15 +73,19 @@ static __always_inline __u32 switch_route(struct __sk_buff *skb, __u32 index, co
 
 	if (ways > 1) {
 		__u32 hash = path_hash(skb, port->salt, packet);
-		/* Of a real program's packets the link tells one from the next. */
-		__u32 psn = real_programs ? port_at(port->peer)->passed : packet_psn(skb);
 
-		if (real_programs && spraying && !control)
-			hash = mix32(hash + psn);
-		out = adaptive && !control ? adaptive_member(out, ways, mix32(hash + psn), now_ns)
-					   : members[(out + member_of(hash, ways)) & (MAX_MEMBERS - 1)];
+		if (!control && (adaptive || (real_programs && spraying))) {
+			/* Of a real program's packets the link tells one from the next. */
+			__u32 psn = real_programs ? port_at(port->peer)->passed : packet_psn(skb);
+
+			if (real_programs && spraying)
+				hash = mix32(hash + psn);
+			if (adaptive)
+				return adaptive_member(out, ways, mix32(hash + psn), now_ns);
+		}
+		out = members[(out + member_of(hash, ways)) & (MAX_MEMBERS - 1)];
 	}
-	return ways && out < MAX_PORTS ? out : MAX_PORTS;
+	return ways ? out : MAX_PORTS;
 }
 
 /* A new entry for an ACK or NACK that will be at its host at arrival_ns; packet is the answer itself. */
@@ -115,12 +119,18 @@ static __always_inline void feedback_note(struct __sk_buff *skb, const struct tr
 	entry->copy = transport->copy;
 }
 
-static __noinline int switch_send_control(struct __sk_buff *skb, __u32 index, struct packet *packet,
-					  __u64 now_ns)
+/* A noted packet of control, through port `index`. (Given by its skb alone, so that who calls can keep what
+ * is in it in registers.)
+ */
+static __noinline int switch_send_control(struct __sk_buff *skb, __u32 index, __u64 now_ns)
 {
 	struct port *port = port_at(index);
-	__u64 until_ns = port_accept_control(port, packet, now_ns);
 	struct transport_header *transport;
+	struct packet packet;
+	__u64 until_ns;
+
+	packet_noted(skb, &packet);
+	until_ns = port_accept_control(port, &packet, now_ns);
 
 	if (until_ns == PORT_FULL) {
 		port->drops++;
@@ -128,13 +138,13 @@ static __noinline int switch_send_control(struct __sk_buff *skb, __u32 index, st
 	}
 	if (acknowledging && port->peer < host_count && (transport = packet_transport(skb)) &&
 	    transport->kind != TRANSPORT_DATA) {
-		if (port_was_down(port, packet->wire_bytes, until_ns - port->propagation_ns))
+		if (port_was_down(port, packet.wire_bytes, until_ns - port->propagation_ns))
 			port->lost++;
 		else
-			feedback_note(skb, transport, packet, until_ns);
+			feedback_note(skb, transport, &packet, until_ns);
 		return TC_ACT_SHOT;
 	}
-	return port_send(skb, index, packet, until_ns);
+	return port_send(skb, index, until_ns);
 }
 
 /* A packet has come in at port `index` of a switch. */
@@ -151,17 +161,17 @@ static __always_inline int switch_forward(struct __sk_buff *skb, __u32 index, st
 		return TC_ACT_SHOT;
 	}
 	if (packet_is_control(packet))
-		return switch_send_control(skb, out, packet, now_ns);
+		return switch_send_control(skb, out, now_ns);
 	until_ns = port_accept(skb, out, port_at(out), packet, now_ns);
 	if (until_ns != PORT_FULL)
-		return port_send(skb, out, packet, until_ns);
+		return port_send(skb, out, until_ns);
 	/* What is not a frame of the engine has no transport that would know of a trimmed packet. */
 	if (!trimming || !packet_transport(skb) || !packet_restamp(skb, packet, TOS_TRIMMED, CONTROL_BYTES)) {
 		port_at(out)->drops++;
 		return TC_ACT_SHOT;
 	}
 	drops = port_at(out)->drops;
-	action = switch_send_control(skb, out, packet, now_ns);
+	action = switch_send_control(skb, out, now_ns);
 	port_at(out)->trims += drops == port_at(out)->drops; /* a header that finds no room is a drop */
 	return action;
 }

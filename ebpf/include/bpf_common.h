@@ -11,6 +11,8 @@
 
 #define IPV4_VERSION_AND_LENGTH 0x45 /* version 4, no options */
 
+#define unlikely(condition) __builtin_expect(!!(condition), 0)
+
 /* Read at a fixed offset from the start of a packet whose bounds were checked. */
 #define packet_u8(data, offset)   (*(__u8 *)((data) + (offset)))
 #define packet_be16(data, offset) bpf_ntohs(*(__be16 *)((data) + (offset)))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from controller.cli.doctor import Check
 from controller.errors import CannotRunError
-from testbed.fabric import KERNEL_OBJECT
+from testbed.fabric import KERNEL_OBJECT, KERNEL_OBJECTS
 from testbed.fabric.bmv2 import installation
 from testbed.fabric.bmv2.thrift import load_bindings
 from testbed.stage.host.checks import missing
@@ -32,9 +32,8 @@ def testbed_checks() -> Iterator[Check]:
         yield Check("engine", True, str(Path(_engine.__file__)))
     except ImportError:
         yield Check("engine", False, "run make setup")
-    yield Check(
-        "kernel fabric", KERNEL_OBJECT.is_file(), str(KERNEL_OBJECT) if KERNEL_OBJECT.is_file() else "run make setup"
-    )
+    compiled = _is_compiled()
+    yield Check("kernel fabric", compiled, str(KERNEL_OBJECT) if compiled else "run make setup")
     try:
         import mininet.net
 
@@ -100,7 +99,11 @@ def _parts_there() -> bool:
         from testbed.engine import _engine  # noqa: F401
     except ImportError:
         return False
-    return KERNEL_OBJECT.is_file()
+    return _is_compiled()
+
+
+def _is_compiled() -> bool:
+    return all(path.is_file() for path in KERNEL_OBJECTS)
 
 
 def _host_detail(lacking: list[str]) -> str:

@@ -28,7 +28,7 @@ HELP: Final = "run schedules against jitter, failures, wrong estimates and more"
 SCHEDULES: Final = ("rr+nscc", "rate", "rate+fallback", "fast:barrier", "fast:clock", "bvn:barrier", "bvn:clock")
 _SET_HERE: Final = ("hosts", "schedule", "cc", "seed", "stage", "fabric", "trace")
 """Keys of an experiment that the verb decides, or has as lists."""
-_DEFAULTS: Final = {"hosts": 16, "s": 0.5, "bytes": 4_000_000, "seeds": 3}
+_DEFAULTS: Final = {"hosts": 16, "s": 0.5, "bytes": 8_000_000, "seeds": 3}
 _QUICK: Final = {"hosts": 8, "s": 0.5, "bytes": 400_000, "seeds": 1}
 _GPUS, _SERVER_LINK_GBPS = 4, 3600
 """Of a server, so that fast is not bvn: NVLink's 450 GB/s a direction."""

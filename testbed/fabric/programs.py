@@ -12,14 +12,14 @@ from controller.errors import CannotRunError
 from controller.nic.libbpf import BpfObject, Hook, attach_program
 from controller.nic.rate_table import RateTable
 from controller.nic.rtnetlink import RtNetlink
-from testbed.fabric import KERNEL_OBJECT
+from testbed.fabric import KERNEL_OBJECT, PLAIN_OBJECT
 from testbed.fabric.offload import switch_off_offloads
 from testbed.fabric.tables import FabricTables, fabric_tables
 from testbed.net import HOST_MAC, PORT_IFINDEX_BASE, FabricNet, in_namespace
 from testbed.times import delay_ns, fixed_byte_ns
 from testbed.topology import Wiring
 
-__all__ = ["INJECT_IFINDEX", "FabricPrograms"]
+__all__ = ["INJECT_IFINDEX", "PLAIN", "FabricPrograms"]
 
 INJECT_IFINDEX: Final = 990
 _INJECT_PEER_IFINDEX: Final = 991
@@ -41,6 +41,11 @@ _FAILURE_OFFSET: Final = 80
 _SERVICE: Final = struct.Struct("<II")
 _SERVICE_OFFSET: Final = 120
 _HEAD_BYTES: Final = 112
+PLAIN: Final = {
+    "trunk": 1,
+    **dict.fromkeys(("real_programs", "veth", "tracing", "loss_data", "loss_control", "failing", "adaptive"), 0),
+}
+"""What PLAIN_OBJECT was compiled with: COMMON in ebpf/fabric/state.h."""
 
 
 class FabricPrograms:
@@ -67,16 +72,19 @@ class FabricPrograms:
         self.wiring = wiring
         self.tables = fabric_tables(wiring, path_salt)
         hosts = len(wiring.hosts)
-        self.object = programs = BpfObject(KERNEL_OBJECT)
+        slots = _arrival_slots(wiring, queue_bytes, mtu_bytes)
+        own = {"host_count": hosts, "trunk": not net.pairs, "tracing": tracing, "arrival_slots": slots}
+        own |= {"veth": net.link_kind == "veth", "real_programs": net.isolated_hosts}
+        values = {**own, **constants}
+        plain = all(values[name] == value for name, value in PLAIN.items())
+        self.object = programs = BpfObject(PLAIN_OBJECT if plain else KERNEL_OBJECT)
         programs.resize_map("rate_tables", hosts)
         programs.resize_map("edt_flows", hosts * hosts)
         programs.resize_map("receives", hosts * hosts)
         programs.resize_map("connections", _MAX_CONNECTIONS if net.isolated_hosts else 1)
-        slots = _arrival_slots(wiring, queue_bytes, mtu_bytes)
-        own = {"host_count": hosts, "trunk": not net.pairs, "tracing": tracing, "arrival_slots": slots}
-        own |= {"veth": net.link_kind == "veth", "real_programs": net.isolated_hosts}
-        for name, value in {**own, **constants}.items():
-            programs.set_constant(name, _WORD.pack(value))
+        for name, value in values.items():
+            if not plain or name not in PLAIN:
+                programs.set_constant(name, _WORD.pack(value))
         programs.load()
 
         self.data = data = programs.map(".bss").map_memory()

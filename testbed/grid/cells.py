@@ -18,7 +18,7 @@ import numpy as np
 from controller.errors import CannotRunError, InputError
 from testbed.engine import _engine
 from testbed.experiment import Experiment, Run, from_mapping
-from testbed.fabric import KERNEL_OBJECT
+from testbed.fabric import KERNEL_OBJECTS
 from testbed.grid.processors import borrowed_processor
 from testbed.measure.results import RunData
 from testbed.measure.store import table_bytes
@@ -251,7 +251,7 @@ def versions() -> dict[str, str]:
     try:
         return {
             "engine_sha256": _sha256(Path(_engine.__file__).read_bytes()),
-            "fabric_sha256": _sha256(KERNEL_OBJECT.read_bytes()),
+            "fabric_sha256": _sha256(b"".join(path.read_bytes() for path in KERNEL_OBJECTS)),
             "sources_sha256": sources.hexdigest(),
         }
     except OSError as error:

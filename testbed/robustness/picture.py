@@ -46,7 +46,7 @@ def draw(rows: list[Row], title: str) -> bytes:
                 own = [row for row in rows if row["run"] == run and row["against"] in (NOTHING, name)]
                 if name == NOTHING or len(own) > 1:
                     _plot(axes, own, levels, panel, number, len(runs))
-            axes.set_xticks(range(len(levels)), levels)
+            axes.set_xticks(range(len(levels)), [_two_lines(level) for level in levels], fontsize=8)
             axes.set_xlabel(DISTURBANCES[name].title if name in DISTURBANCES else "", fontsize=9)
             axes.set_ylabel(panel[2], fontsize=9)
             axes.set_yscale("symlog", linthresh=panel[3])
@@ -69,6 +69,12 @@ def draw(rows: list[Row], title: str) -> bytes:
         fontsize=9,
     )
     return png(figure)
+
+
+def _two_lines(level: str) -> str:
+    """Long ones would run into each other."""
+    first, _, rest = level.rpartition(" at ") if " at " in level else level.rpartition(" ")
+    return f"{first}\n{rest}" if first else level
 
 
 def _of(rows: list[Row], name: str) -> list[Row]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from testbed.runner import WALL_FIGURES
 from testbed.workload.zipf import zipf
 from tests.emulation.conftest import run_all, run_each, scenario_of, write_matrix
 
@@ -39,6 +41,20 @@ def test_trunk_and_pairs_agree(tmp_path: Path, schedule: str) -> None:
         trunk, pairs = means(name)
         assert trunk == pytest.approx(pairs, rel=tolerance if schedule == "rr+nscc" else 1e-4), name
     assert (min(means("nacked_share")) > 0.01) == (schedule == "rr+nscc")
+
+
+@pytest.mark.parametrize("schedule", ["rr+nscc", "rate"])
+def test_all_programs_and_the_plain_ones_agree(tmp_path: Path, schedule: str) -> None:
+    """A trace asks for the object that has all programs; else such a run takes the one with few."""
+    file = write_matrix(tmp_path / "demand.csv", zipf(8, 1.0, 2_000_000, MTU, 3))
+    plain, whole = run_all([scenario_of(file, trace=trace, seed=1) for trace in (False, True)], schedule)
+    assert plain.trace is None
+    assert whole.trace is not None
+    other = dict.fromkeys(("trace", *WALL_FIGURES))
+    assert plain.figures | other == whole.figures | other
+    for ours, theirs in ((plain.flows, whole.flows), (plain.ports, whole.ports), (plain.counters, whole.counters)):
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_uniform_demand(tmp_path: Path) -> None:

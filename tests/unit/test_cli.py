@@ -43,6 +43,7 @@ VERBS = (
     "shell",
     "exec",
     "theory",
+    "robust",
     "explain",
     "clean",
 )

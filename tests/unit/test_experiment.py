@@ -61,6 +61,8 @@ PROMISED: dict[str, tuple[Any, str]] = {
     "gpus_per_server": (1, ""),
     "server_link_gbps": (0, "Gb/s"),
     "start_jitter_ns": (0, "ns"),
+    "estimate_stale": (0, ""),
+    "estimate_error": (0, ""),
     "seed": (0, ""),
 }
 
@@ -98,6 +100,8 @@ SAMPLES = {
     "fabric": ("kernel", '"kernel"'),
     "links": ("pairs", '"pairs"'),
     "start_jitter_ns": ("40.96", "40.96"),
+    "estimate_stale": ("0.2", "0.2"),
+    "estimate_error": ("0.05", "0.05"),
     "seed": ("7", "7"),
     "trace": ("--trace", "true"),
     "memory_mib": ("2048", "2048"),

@@ -289,15 +289,16 @@ def test_capacities_are_powers_of_two(c_layout: dict[str, str]) -> None:
 
 def test_the_fabrics_constants_are_all_set() -> None:
     """By the job or by the loader: one that nobody sets is 0 for ever."""
-    declared = re.findall(
-        r"^const volatile __u32 ([\w, ]+);", uncommented(REPOSITORY / "ebpf/fabric/state.h"), re.MULTILINE
-    )
-    names = {name.strip() for line in declared for name in line.split(",")}
+    source = uncommented(REPOSITORY / "ebpf/fabric/state.h")
+    declared = re.findall(r"^const volatile __u32 ([\w, ]+);", source, re.MULTILINE)
+    common = {name: int(value) for name, value in re.findall(r"^COMMON\((\w+), (\d+)\);", source, re.MULTILINE)}
+    names = {name.strip() for line in declared for name in line.split(",")} | common.keys()
     loader = (REPOSITORY / "testbed/fabric/programs.py").read_text()
     by_loader = set(re.findall(r'"(\w+)":', loader.split("own = {")[1].split("programs.load()")[0]))
     job = (REPOSITORY / "testbed/job.py").read_text().split("\ndef _constants")[1].split("\ndef ")[0]
     by_job = set(re.findall(r'^ +"(\w+)":', job, re.MULTILINE))
     assert names == by_loader | by_job
+    assert common == programs.PLAIN  # what the compiler knew of plain.bpf.o is what the loader asks before it takes it
 
 
 @pytest.mark.parametrize("name", CONSTANTS)

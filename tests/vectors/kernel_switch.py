@@ -1,6 +1,6 @@
 """Leaf1 of the in-kernel fabric under the cases. Runs in the virtual stage, as root.
 
-A packet is taken where it has passed its link, since marks are made there (ebpf/fabric/fabric.bpf.c, link_passed): on the
+A packet is taken where it has passed its link, since marks are made there (ebpf/fabric/trunk.h, link_passed): on the
 spine's far side, or at the host. Frames of the engine end in the host's NIC: these are taken as leaf1 sends them, unmarked.
 """
 
