@@ -95,6 +95,28 @@ static inline struct record_head *engine_head(const struct engine *engine)
 	return engine->head.buf;
 }
 
+/* Packets of the phase that have arrived. */
+static inline uint64_t engine_delivered(const struct engine *engine)
+{
+	return engine_head(engine)->delivered_packets - engine->delivered_before;
+}
+
+/* How many entries of a ring are taken, `written` of them now. While virtual time stands still nobody writes,
+ * and the ring starts anew each time, so that what is in use of it stays in the processor's cache.
+ */
+static inline uint64_t engine_take(const struct engine *engine, __u64 *counter, uint64_t written)
+{
+	if (engine->late_records)
+		return written;
+	*counter = 0;
+	return 0;
+}
+
+static inline size_t engine_index_of(const struct engine *engine, const struct flow_state *flow)
+{
+	return (size_t)(flow - engine->flow_storage);
+}
+
 static inline bool engine_has_transport(const struct engine *engine)
 {
 	return engine->transport.recovery != RECOVERY_NONE;
