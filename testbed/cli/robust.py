@@ -18,7 +18,7 @@ from testbed.grid.run import run_grid
 from testbed.grid.store import Store
 from testbed.robustness.disturbances import DISTURBANCES
 from testbed.robustness.picture import draw
-from testbed.robustness.sweep import sweep, table
+from testbed.robustness.sweep import markdown, sweep, table
 from testbed.stage.virtual.machine import work_folder
 
 __all__ = ["SCHEDULES"]
@@ -32,7 +32,7 @@ _DEFAULTS: Final = {"hosts": 16, "s": 0.5, "bytes": 8_000_000, "seeds": 3}
 _QUICK: Final = {"hosts": 8, "s": 0.5, "bytes": 400_000, "seeds": 1}
 _GPUS, _SERVER_LINK_GBPS = 4, 3600
 """Of a server, so that fast is not bvn: NVLink's 450 GB/s a direction."""
-_SUFFIXES: Final = {"table": ".csv", "picture": ".png", "cells": "-cells.csv"}
+_SUFFIXES: Final = {"table": ".csv", "text": ".md", "picture": ".png", "cells": "-cells.csv"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def _help(text: str, option: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs what is missing of the grid, then writes robustness.csv and .png, and robustness-cells.csv, which names the cells.
+    """Runs what is missing of the grid, then writes robustness.csv, .md and .png, and robustness-cells.csv, which names the cells.
 
     What an earlier command wrote stays until all of it can be replaced.
     """
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             run_grid([cell for _, cell in grid.cells], store, jobs=arguments.jobs or 0, dask=arguments.dask)
             rows = table(grid.cells, store)
-            made = {"table": csv_bytes(rows), "picture": draw(rows, _title(options))}
+            made = {"table": csv_bytes(rows), "text": markdown(rows).encode(), "picture": draw(rows, _title(options))}
             made["cells"] = csv_bytes(
                 [{**row, "cell": cell.label, "address": cell.address} for row, cell in grid.cells]
             )

@@ -69,7 +69,10 @@ def _one_key(name: str, values: dict[str, Any]) -> tuple[Level, ...]:
 
 
 def _delays(longest_ns: int) -> Level:
-    """Of each switch's ways up the n-th of K is longer by (n - 1) / (K - 1) of ``longest_ns``: packets of one flow overtake each other."""
+    """Of each switch's ways up the n-th of K is longer by (n - 1) / (K - 1) of ``longest_ns``: packets of one flow overtake each other.
+
+    Queues stay as they were: a longer cable brings no larger switch.
+    """
 
     def keys(scenario: Scenario) -> dict[str, Any]:
         ways: dict[str, list[str]] = {}
@@ -82,7 +85,13 @@ def _delays(longest_ns: int) -> Level:
             for number, link in enumerate(links):
                 least_ns = own_ns.get(link, float(experiment.link_ns))
                 own_ns[link] = least_ns + longest_ns * number // max(1, len(links) - 1)
-        return {"link_ns_of": own_ns}
+        parameters = scenario.parameters
+        return {
+            "link_ns_of": own_ns,
+            "queue_bytes": parameters.queue_bytes,
+            "ecn_kmin_bytes": parameters.ecn_kmin_bytes,
+            "ecn_kmax_bytes": parameters.ecn_kmax_bytes,
+        }
 
     return Level(f"{longest_ns / 1000:g}", keys)
 

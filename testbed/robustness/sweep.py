@@ -18,7 +18,7 @@ from testbed.grid.store import Store
 from testbed.robustness.disturbances import DISTURBANCES, Disturbance, Level
 from testbed.scenario import Scenario, prepare
 
-__all__ = ["NOTHING", "UNDISTURBED", "Sweep", "sweep", "table"]
+__all__ = ["NOTHING", "UNDISTURBED", "Sweep", "markdown", "sweep", "table"]
 
 NOTHING: Final = "nothing"
 """What the undisturbed runs are against."""
@@ -164,6 +164,31 @@ def table(cells: Sequence[tuple[Row, Cell]], store: Store) -> list[Row]:
         {"against": against, "level": level, "run": run, **_line(run, group, figures, undisturbed)}
         for (against, level, run), group in groups.items()
     ]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table for people: a line a level, a column a run, each with inflation [%] / hot queue [packets] / loss [%].
+
+    Where fewer runs ended than were tried, it says how many; a dash is a run that a disturbance cannot touch.
+    """
+    runs = list(dict.fromkeys(row["run"] for row in rows))
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        lines.setdefault((row["against"], row["level"]), {})[row["run"]] = _entry(row)
+    head = ["against", "level", *(f"`{run}`" for run in runs)]
+    made = [head, ["---"] * len(head)]
+    for (against, level), entries in lines.items():
+        made.append([f"`{against}`", level, *(entries.get(run, "-") for run in runs)])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in made)
+
+
+def _entry(row: Row) -> str:
+    if not row["ended"]:
+        return f"0 of {row['runs']} ended"
+    width = row["inflation_ci95_half_width_percent"]
+    inflation = f"{row['inflation_mean_percent']:.1f}" + (f" ± {width:.1f}" if width is not None else "")
+    some = "" if row["ended"] == row["runs"] else f" ({row['ended']} of {row['runs']} ended)"
+    return f"{inflation} / {row['hot_queue_mean_packets']:.0f} / {row['loss_mean_percent']:.1f}{some}"
 
 
 def _line(

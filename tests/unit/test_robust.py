@@ -16,7 +16,7 @@ from testbed.grid.cells import RESULT, Cell
 from testbed.grid.store import Store
 from testbed.robustness.disturbances import DISTURBANCES
 from testbed.robustness.picture import draw
-from testbed.robustness.sweep import NOTHING, sweep, table
+from testbed.robustness.sweep import NOTHING, markdown, sweep, table
 from testbed.stage.virtual import kernel
 
 
@@ -62,6 +62,7 @@ def test_what_disturbances_do(tmp_path: Path) -> None:
     assert keys["jitter", "30"]["start_jitter_ns"] == 30_000
     ways = keys["delays", "16"]["link_ns_of"]
     assert [ways[f"leaf2-spine{number}"] for number in range(1, 5)] == [1000, 6333, 11_666, 17_000]
+    assert keys["delays", "16"]["queue_bytes"] == 200 * 4096
     background = keys["background", "20"]["background"]
     assert [(flow["source"], flow["destination"], flow["rate_gbps"]) for flow in background[:9:8]] == [
         ("h1", "h9", 160),
@@ -153,6 +154,10 @@ def test_means_are_over_seeds_and_each_is_compared_with_itself(tmp_path: Path) -
     assert (after["hot_queue_mean_packets"], after["inner_queue_mean_packets"]) == (2, 1)
     assert draw([before, after], "title").startswith(b"\x89PNG")
     assert draw([before, after], "title") == draw([before, after], "title")
+    lines = markdown([before, after]).splitlines()
+    assert lines[0] == "| against | level | `rate` |"
+    # Student's t again, by half of 10 and of 35.
+    assert lines[2:] == ["| `nothing` | none | 5.0 ± 63.5 / 2 / 0.0 |", "| `jitter` | 100 | 82.5 ± 222.4 / 2 / 1.5 |"]
 
 
 def test_a_run_that_does_not_end_is_counted_and_no_more(tmp_path: Path) -> None:
@@ -163,6 +168,10 @@ def test_a_run_that_does_not_end_is_counted_and_no_more(tmp_path: Path) -> None:
     assert (before["runs"], before["ended"], before["inflation_mean_percent"]) == (2, 1, 0)
     assert before["inflation_ci95_half_width_percent"] is None
     assert (after["ended"], after["cct_us"], after["loss_mean_percent"]) == (0, None, None)
+    assert markdown([before, after]).splitlines()[2:] == [
+        "| `nothing` | none | 0.0 / 2 / 0.0 (1 of 2 ended) |",
+        "| `jitter` | 100 | 0 of 2 ended |",
+    ]
     assert draw([before, after], "title").startswith(b"\x89PNG")
 
 
