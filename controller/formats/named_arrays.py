@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from controller.errors import InputError
 from controller.formats.files import open_file, read_head
 from controller.formats.json_values import json_lines, parse_json, record_of, whole_array
+from controller.formats.npy_matrix import read_header
 from controller.formats.torch_file import DAMAGE, ZIP_MAGIC, Tensor, member_names, plain_list, read_torch
 
 __all__ = ["array_of", "named_sets", "npz_arrays", "npz_names"]
@@ -50,9 +51,7 @@ def npz_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]
 
 
 def _member(path: Path, name: str, stream: Any, size: int) -> NDArray[Any]:
-    version = np.lib.format.read_magic(stream)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read_header(stream)
+    shape, columns_first, dtype = read_header(stream)
     if dtype.hasobject or dtype.kind not in "iufb":
         raise InputError(f"{path}: {name} holds {dtype}, not numbers: save int64 or float64")
     numbers = math.prod(shape)
@@ -66,7 +65,7 @@ def _member(path: Path, name: str, stream: Any, size: int) -> NDArray[Any]:
             raise ValueError
         view[filled : filled + len(part)] = part
         filled += len(part)
-    return array.reshape(shape, order="F" if fortran else "C")
+    return array.reshape(shape, order="F" if columns_first else "C")
 
 
 def named_sets(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import math
 import tokenize
+import warnings
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import InputError
 
-__all__ = ["MAGIC", "parse"]
+__all__ = ["MAGIC", "parse", "read_header"]
 
 MAGIC: Final = b"\x93NUMPY"
 
@@ -22,13 +23,7 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
     """The array of an NPY file, if it holds numbers."""
     stream = io.BytesIO(content)
     try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, columns_first, dtype = np.lib.format.read_array_header_1_0(stream)
-        elif version in ((2, 0), (3, 0)):
-            shape, columns_first, dtype = np.lib.format.read_array_header_2_0(stream)
-        else:
-            raise ValueError(f"version {version[0]}.{version[1]} is not known")
+        shape, columns_first, dtype = read_header(stream)
     except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise InputError(f"{path} has a damaged NPY header ({_first_line(error)}): write it anew") from None
     if dtype.hasobject:
@@ -45,6 +40,19 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
         return array.reshape(shape, order="F" if columns_first else "C")
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
         raise InputError(f"{path} is a damaged NPY file ({_first_line(error)}): write it anew") from None
+
+
+def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type of the array that follows. Raises what NumPy and Python's parser raise."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"version {version[0]}.{version[1]} is not known")
+    with warnings.catch_warnings():
+        # Of files of Python 2, and of damaged ones: who wrote them does not read this.
+        warnings.simplefilter("ignore")
+        if version == (1, 0):
+            return np.lib.format.read_array_header_1_0(stream)
+        return np.lib.format.read_array_header_2_0(stream)
 
 
 def _first_line(error: Exception) -> str:

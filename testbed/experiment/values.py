@@ -83,9 +83,10 @@ def _list(key: Key, value: Value, where: str, base: Path) -> tuple[str, ...]:
 def _run(key: Key, value: str, where: str, base: Path) -> str:
     schedule, plus, cc = (part.strip() for part in value.partition("+"))
     try:
-        schedule = check_writable(check_schedule(schedule, str(base)), where, key.name)
+        schedule = check_schedule(schedule, str(base))
     except InputError as error:
         raise InputError(f"{where}{error}") from None
+    check_writable(schedule, where, key.name)
     return f"{schedule}+{_control(CC, cc, where, base)}" if plus else schedule
 
 

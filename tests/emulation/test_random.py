@@ -22,6 +22,8 @@ BOOTS, PHASES = 67, 3
 CONTROLS = ("", "+nscc", "+dcqcn", "+dcqcn-paper", "+fallback")
 AGAIN = 20
 """Of the boots, repeated in another."""
+STAGED, MODES = ("bvn", "bvn:any", "spreadout", "gmwd", "chronos", "dfs"), ("barrier", "clock", "free")
+STAGED_BOOTS = 18
 
 
 def matrix(draw: random.Random, hosts: int, mtu_bytes: int) -> Any:
@@ -34,8 +36,8 @@ def matrix(draw: random.Random, hosts: int, mtu_bytes: int) -> Any:
     return counts
 
 
-def experiment(seed: int, folder: Path) -> tuple[Scenario, str]:
-    """Everything that there is to choose, and a run."""
+def experiment(seed: int, folder: Path, staged: bool = False) -> tuple[Scenario, str]:
+    """Everything that there is to choose, and a run; ``staged``: one of stages."""
     draw = random.Random(seed)
     hosts, mtu_bytes = draw.randint(2, 9), draw.choice((1024, 4096, 4096, 9000))
     fat_tree = draw.random() < 0.25
@@ -46,6 +48,9 @@ def experiment(seed: int, folder: Path) -> tuple[Scenario, str]:
         links += [f"leaf{leaf + 1}-spine{spine + 1}" for leaf in range(leaves) for spine in range(hosts_per_leaf)]
     recovery = draw.choice(("sack", "sack", "timeout", "none"))
     run = draw.choice(("rr", "rate")) + ("" if recovery == "none" else draw.choice(("", *CONTROLS)))
+    if staged:
+        recovery = draw.choice(("sack", "timeout"))
+        run = f"{draw.choice(STAGED)}:{MODES[seed % len(MODES)]}{draw.choice(('', '+nscc'))}"
     kmax = draw.choice(("auto", 0, draw.randint(0, 30 * mtu_bytes)))
     keys: dict[str, Any] = {
         "topology": "fat-tree" if fat_tree else "leaf-spine",
@@ -214,4 +219,17 @@ def test_another_boot_gives_the_same(runs: list[tuple[Scenario, str, RunData]]) 
     sample = runs[:: BOOTS // AGAIN][:AGAIN]
     assert len(sample) == AGAIN
     for (_, _, data), again in zip(sample, run_each(each[:2] for each in sample), strict=True):
+        assert_same(data, again)
+
+
+def test_stages(tmp_path: Path) -> None:
+    """The same of schedules in stages."""
+    pytest.importorskip("scipy", reason="needs scipy (extra schedules): stages are matchings that it finds")
+    chosen = [experiment(seed, tmp_path, staged=True) for seed in range(STAGED_BOOTS)]
+    found = run_each(chosen)
+    for (scenario, _), data in zip(chosen, found, strict=True):
+        assert_books_balance(data, scenario)
+    for name in ("drops", "lost", "retransmissions", "duplicates"):
+        assert sum(data.figures[name] > 0 for data in found) >= 2, name
+    for data, again in zip(found[::6], run_each(chosen[::6]), strict=True):
         assert_same(data, again)

@@ -194,6 +194,24 @@ class Trap:
         return open, (str(self.path), "w")
 
 
+@pytest.mark.filterwarnings("error")
+def test_numpys_warnings_of_old_and_odd_headers_are_not_shown(tmp_path: Path) -> None:
+    """Python 2 wrote 2L for 2. An odd escape in a damaged header is one line, and no warning besides."""
+    path = tmp_path / "old.npy"
+    path.write_bytes(npy_with_header(described("(2L, 2L)"), bytes(32)))
+    assert load_demand(path).hosts == 2
+    path.write_bytes(npy_with_header("{'\\d': 1}"))
+    with pytest.raises(InputError, match="damaged"):
+        load_demand(path)
+
+
+def test_npy_with_negative_lengths_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "m.npy"
+    path.write_bytes(npy_with_header(described("(-1, 2)"), bytes(32)))
+    with pytest.raises(InputError, match="damaged"):
+        load_demand(path)
+
+
 def test_npy_with_objects_is_refused_without_unpickling(tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
     cells = np.empty((2, 2), dtype=object)
