@@ -1,4 +1,4 @@
-"""The engine: sends for all hosts and measures. C underneath (engine.c); this is its typed face."""
+"""The engine: sends for all hosts and measures. C underneath (engine.h says how it works); this is its typed face."""
 
 from __future__ import annotations
 
