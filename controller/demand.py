@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -110,6 +110,16 @@ def bottleneck_of(loads: PortLoads, speeds_bps: Sequence[Fraction]) -> Bottlenec
     return best
 
 
+class _Changes(NamedTuple):
+    """What became of a demand as it was read, and is said of it."""
+
+    local_bytes: int
+    filled: int
+    """Flows whose last packet was filled up to a header."""
+    rounded: int
+    """Entries that were no whole bytes."""
+
+
 @dataclass(frozen=True)
 class DemandSequence:
     """The demands of a file in their order in time. Each is made when it is asked for: traces hold thousands."""
@@ -142,32 +152,39 @@ class DemandSequence:
         place = str(self.place(index)) if len(self) > 1 else ""
         return f"{self.path}: {place}" if place else str(self.path)
 
-    def _made(self, index: int) -> tuple[Demand, int]:
+    def _made(self, index: int) -> tuple[Demand, _Changes]:
         place, combine = self._which(index)
         counts = self.trace.matrix(place)
         where = self._where(index)
         _check_shape(where, counts)
         factor = (self.combine_token_bytes if combine else self.token_bytes) if self.unit == "tokens" else 1
-        payload = _scaled(where, counts.T if combine else counts, factor)
-        return _demand(where, payload, self.unit, self.mtu_bytes, self.hosts_per_server)
+        payload, rounded = _scaled(where, counts.T if combine else counts, factor)
+        if rounded and self.unit != "tokens" and float(counts.max()) <= 1:
+            raise InputError(f"{where} holds shares, none above 1, and no bytes: multiply them by what is sent")
+        demand, filled = _demand(where, payload, self.unit, self.mtu_bytes, self.hosts_per_server)
+        return demand, _Changes(demand.local_bytes, filled, rounded)
 
     def __getitem__(self, index: int) -> Demand:
         """Raises InputError, which names the file and the place in it."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        demand, filled = self._made(index)
-        return replace(demand, notes=self._notes_of(self._where(index), demand.local_bytes, filled))
+        demand, changes = self._made(index)
+        return replace(demand, notes=self._notes_of(self._where(index), changes))
 
     def __iter__(self) -> Iterator[Demand]:
         return (self[index] for index in range(len(self)))
 
-    def _notes_of(self, where: str, local_bytes: int, filled: int) -> tuple[str, ...]:
+    def _notes_of(self, where: str, changes: _Changes) -> tuple[str, ...]:
         notes = []
-        if local_bytes:
+        if changes.rounded:
+            notes.append(f"{where}: {changes.rounded} amounts are no whole bytes, and were rounded up")
+        if changes.local_bytes:
             at = "on the diagonal" if self.hosts_per_server == 1 else "inside servers"
-            notes.append(f"{where}: {local_bytes} bytes {at} are local and do not enter the network")
-        if filled:
-            notes.append(f"{where}: the last packet of {filled} flows was filled up to its {HEADER_BYTES} B header")
+            notes.append(f"{where}: {changes.local_bytes} bytes {at} are local and do not enter the network")
+        if changes.filled:
+            notes.append(
+                f"{where}: the last packet of {changes.filled} flows was filled up to its {HEADER_BYTES} B header"
+            )
         return tuple(notes)
 
     def read(self) -> tuple[Demand, ...]:
@@ -178,8 +195,8 @@ class DemandSequence:
             raise InputError(
                 f"{self.path} has demands of {min(hosts)} to {max(hosts)} hosts: choose with --steps and --layers"
             )
-        local_bytes = sum(demand.local_bytes for demand, _ in made)
-        notes = self._notes_of(str(self.path), local_bytes, sum(filled for _, filled in made))
+        changes = _Changes(*(sum(counts) for counts in zip(*(each for _, each in made), strict=True)))
+        notes = self._notes_of(str(self.path), changes)
         first, *others = (demand for demand, _ in made)
         return (replace(first, notes=(*self.trace.notes, *notes)), *others)
 
@@ -221,7 +238,9 @@ def load_demands(
         if size > _MAX_TOKEN_BYTES:
             raise InputError(f"{name} is {size}: give at most 2^31")
     if unit == "tokens" and not token_bytes > 0:
-        raise InputError(f"{path}: unit tokens needs the size of a token: give token_bytes, such as 7168, at most 2^31")
+        raise InputError(
+            f"{path}: unit tokens needs the size of a token: give token_bytes (--token-bytes), such as 7168, at most 2^31"
+        )
     if combine_token_bytes and direction == "dispatch":
         raise InputError("combine_token_bytes goes with direction combine or both")
     return DemandSequence(
@@ -308,19 +327,20 @@ def _place(path: str, first_row: int, wrong: NDArray[np.bool_]) -> str:
     return f"{path}: row {first_row + row + 1}, column {column + 1}"
 
 
-def _scaled(path: str, counts: NDArray[np.generic], factor: int) -> NDArray[np.int64]:
-    """Whole bytes from counts, an array of its own; part of a byte counts as a byte."""
+def _scaled(path: str, counts: NDArray[np.generic], factor: int) -> tuple[NDArray[np.int64], int]:
+    """Whole bytes from counts, an array of its own; part of a byte counts as a byte, and of how many entries it did."""
     payload = np.empty(counts.shape, dtype=np.int64)
-    total = 0
+    total = rounded = 0
     for rows in _blocks(len(counts)):
-        payload[rows] = _scaled_rows(path, counts[rows], factor, rows.start)
+        payload[rows], parts = _scaled_rows(path, counts[rows], factor, rows.start)
+        rounded += parts
         total += exact_total(payload[rows])
     if total > _MAX_TOTAL:
         raise _too_large(path)
-    return payload
+    return payload, rounded
 
 
-def _scaled_rows(path: str, counts: NDArray[np.generic], factor: int, first_row: int) -> NDArray[np.int64]:
+def _scaled_rows(path: str, counts: NDArray[np.generic], factor: int, first_row: int) -> tuple[NDArray[np.int64], int]:
     real = counts.dtype.kind == "f"
     if real:
         with np.errstate(over="ignore"):
@@ -331,10 +351,13 @@ def _scaled_rows(path: str, counts: NDArray[np.generic], factor: int, first_row:
     if negative.any():
         raise InputError(f"{_place(path, first_row, negative)} is negative: an amount to send is 0 or more")
     with np.errstate(over="ignore"):
-        large = np.ceil(counts.astype(np.float64) * factor)
+        exact = counts.astype(np.float64) * factor
+        large = np.ceil(exact)
     if large.max(initial=0) >= 2.0**63 or (not real and int(counts.max()) * factor > _MAX_TOTAL):
         raise _too_large(path)
-    return large.astype(np.int64) if real else counts.astype(np.int64) * factor
+    if real:
+        return large.astype(np.int64), int(np.count_nonzero(large != exact))
+    return counts.astype(np.int64) * factor, 0
 
 
 def _too_large(path: str) -> InputError:

@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         if path and path.suffix not in known:
             raise InputError(f"{option} {path}: give a name that ends in {' or '.join(known)}")
+    _check_places(arguments.file, arguments.out, arguments.demand_out)
     sequence = demands_of(arguments)
     if len(sequence) > 1:
         for option, path in (("--out", arguments.out), ("--demand-out", arguments.demand_out)):
@@ -81,6 +82,17 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"R                 {demand.hosts} x {demand.hosts}: give --out FILE to have it written")
     return 0
+
+
+def _check_places(file: Path, out: Path | None, demand_out: Path | None) -> None:
+    """Raises InputError where one file would overwrite another."""
+    for option, path, other, what in (
+        ("--out", out, file, "the demand itself"),
+        ("--demand-out", demand_out, file, "the demand itself"),
+        ("--demand-out", demand_out, out, "that of --out"),
+    ):
+        if path and other and path.resolve() == other.resolve():
+            raise InputError(f"{option} {path} is {what}: choose another name")
 
 
 def _print_sequence(sequence: DemandSequence, link_gbps: float) -> int:

@@ -86,6 +86,8 @@ def read_matrix(path: Path) -> NDArray[np.generic]:
 def detect(path: Path) -> str:
     """The name of a file's format, by its first bytes, and by its names where it holds some. Raises InputError."""
     head = read_head(path)
+    if not head:
+        raise InputError(f"{path} is empty: it holds neither a matrix nor a trace")
     for magic, kind in ((npy_matrix.MAGIC, "npy"), (parquet.MAGIC, "parquet")):
         if head.startswith(magic):
             return kind

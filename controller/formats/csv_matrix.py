@@ -83,7 +83,9 @@ def _number(path: Path, row: int, column: int, cell: str) -> int | float:
     except ValueError:
         what = f"{_short(cell)!r} is not a number" if cell else "is empty"
         remedy = (
-            "separate values with commas" if any(mark in cell for mark in "; \t") else "give 0 where nothing is sent"
+            "separate values with commas"
+            if any(mark in cell for mark in "; \t")
+            else "give a plain number, 0 where nothing is sent"
         )
         raise InputError(f"{path}: row {row}, column {column} {what}: {remedy}") from None
     if not math.isfinite(value):

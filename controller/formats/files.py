@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ def files_of(path: Path) -> list[Path]:
                 found = [file for file in path.glob(pattern) if file.is_file() and not file.name.startswith(".")]
                 if found:
                     return sorted(found, key=_by_number)
+            if not os.access(path, os.R_OK | os.X_OK):
+                raise InputError(f"{path} may not be read: check its permissions")
             raise InputError(f"{path} is a folder without files: name the matrix file, or a folder of one file a rank")
         if any(mark in str(path) for mark in "*?[") and not path.exists():
             found = [Path(name) for name in glob.glob(str(path)) if Path(name).is_file()]
@@ -61,8 +64,12 @@ def rank_of_name(path: Path) -> int | None:
 def open_file(path: Path) -> Iterator[BinaryIO]:
     """For reading bytes. Raises InputError, also for what goes wrong with the file while it is open."""
     try:
+        if not (path.is_file() or path.is_dir()) and path.exists():
+            raise InputError(f"{path} is a pipe or a device, and formats are told by reading twice: give a file")
         with path.open("rb") as file:
             yield file
+    except MemoryError:
+        raise _too_large(path) from None
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: check the path") from None
     except IsADirectoryError:
@@ -77,9 +84,24 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
         raise InputError(f"{str(path)!r} cannot be read: {error}") from None
 
 
+def _too_large(path: Path) -> InputError:
+    return InputError(f"{path} does not fit into this machine's memory: choose a part of it, or a larger machine")
+
+
+def _available_bytes() -> int:
+    """Memory that can be had (Linux); what no file has elsewhere."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 2**63
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 2**63)
+
+
 def read_content(path: Path) -> bytes:
-    """All of it."""
+    """All of it. Raises InputError, also where memory would not hold it."""
     with open_file(path) as file:
+        if os.fstat(file.fileno()).st_size > _available_bytes():
+            raise _too_large(path)
         return file.read()
 
 

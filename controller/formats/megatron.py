@@ -41,7 +41,9 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
         placed = contiguous(where, MAX_RANKS * reading.experts_per_rank, MAX_RANKS)
         fixed = 0
     rows: dict[_Key, dict[int, NDArray[np.int64]]] = {}
-    seen: dict[tuple[int, ...], int] = {}
+    if reading.source_rows:
+        raise InputError(f"{path} says what each rank sends: leave --source-rows out")
+    seen: dict[tuple[int, ...], tuple[int, Path]] = {}
     senders: set[int] = set()
     for file in files:
         named = rank_of_name(file)
@@ -54,9 +56,15 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             rank = integer(at, record, "rank", named)
             if rank >= placed.ranks:
                 raise InputError(f"{at}: rank {rank} is not one of {placed.ranks}: ranks count from 0 (see --ranks)")
+            if len(files) > 1 and named not in (None, rank) and "rank" in file.name:
+                raise InputError(f"{at}: rank {rank}, but the file's name says {named}: rename it, or mend the record")
             before = (step, stage, block, layer, mtp, rank)
-            again = seen.get(before, 0)
-            seen[before] = again + 1
+            again, earlier = seen.get(before, (0, file))
+            if earlier != file:
+                raise InputError(
+                    f"{at}: {earlier} has step {step}, layer {layer} of rank {rank} as well: leave one out"
+                )
+            seen[before] = again + 1, file
             senders.add(rank)
             if not reading.wants(step, layer):
                 continue
@@ -72,6 +80,15 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     keys = sorted(rows)
     totals = [sum(int(row.sum()) for row in rows[key].values()) for key in keys]
     kept, notes = kept_places(path, [_place(key) for key in keys], totals, ranks=ranks)
+    got = np.zeros(ranks, dtype=bool)
+    for of_ranks in rows.values():
+        for row in of_ranks.values():
+            got[: len(row)] |= row > 0
+    idle = np.flatnonzero(~got).tolist()
+    if idle and got.any():
+        notes.append(
+            f"{path}: no token chose an expert of ranks {first_numbers(idle)} of {ranks}: check where experts are, if that is not so"
+        )
     silent = sorted(set(range(ranks)) - senders)
     if silent:
         notes.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import tokenize
 import warnings
 from pathlib import Path
@@ -56,4 +57,5 @@ def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["no reason given"])[0][:80]
+    """Without the place in memory that Python names objects by."""
+    return re.sub(r" at 0x[0-9a-f]+", "", (str(error).splitlines() or ["no reason given"])[0])[:80]

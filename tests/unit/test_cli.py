@@ -316,6 +316,35 @@ def test_bad_load(capsys: pytest.CaptureFixture[str], changed: dict[str, str], r
     assert reason in bad(run(capsys, *with_options(["load", "good.csv"], {**LOAD, **changed})))
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--out", "good.csv"], "--out good.csv is the demand itself: choose another name"),
+        (["--out", "folder/../good.csv"], "is the demand itself"),
+        (["--demand-out", "good.csv"], "--demand-out good.csv is the demand itself"),
+        (["--out", "r.csv", "--demand-out", "r.csv"], "--demand-out r.csv is that of --out"),
+    ],
+)
+def test_rates_overwrites_no_demand(capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
+    before = Path("good.csv").read_text()
+    assert reason in bad(run(capsys, "rates", "good.csv", *words))
+    assert Path("good.csv").read_text() == before
+    assert not Path("r.csv").exists()
+
+
+def test_pipes_and_devices_are_no_demands(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe without a writer is not waited for, and a device without an end not read."""
+    os.mkfifo("pipe")
+    for name in ("pipe", "/dev/zero"):
+        assert f"{name} is a pipe or a device" in bad(run(capsys, "rates", name))
+
+
+def test_a_file_larger_than_memory_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Path("enormous.csv").open("wb") as file:
+        file.truncate(1 << 42)
+    assert "does not fit into this machine's memory" in bad(run(capsys, "rates", "enormous.csv"))
+
+
 def test_load_of_more_ranks_than_slots(capsys: pytest.CaptureFixture[str]) -> None:
     matrix = np.zeros((1025, 1025), dtype=np.int64)
     matrix[0, 1] = 1

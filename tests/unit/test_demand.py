@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.demand import MAX_HOSTS, load_demand
+from controller.demand import HEADER_BYTES, MAX_HOSTS, load_demand
 from controller.errors import InputError
 
 # A warning would be a second line for the user.
@@ -203,6 +203,17 @@ def test_numpys_warnings_of_old_and_odd_headers_are_not_shown(tmp_path: Path) ->
     path.write_bytes(npy_with_header("{'\\d': 1}"))
     with pytest.raises(InputError, match="damaged"):
         load_demand(path)
+
+
+def test_shares_are_no_bytes_and_means_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("0,0.7\n0.3,0\n")
+    with pytest.raises(InputError, match="holds shares, none above 1, and no bytes"):
+        load_demand(path)
+    # Means of tokens: 0.7 of 8 bytes are 5.6.
+    demand = load_demand(path, unit="tokens", token_bytes=8)
+    assert demand.wire_bytes.tolist() == [[0, 6 + HEADER_BYTES], [3 + HEADER_BYTES, 0]]
+    assert demand.notes == (f"{path}: 2 amounts are no whole bytes, and were rounded up",)
 
 
 def test_npy_with_negative_lengths_is_damaged(tmp_path: Path) -> None:

@@ -476,6 +476,32 @@ def test_megatron_a_rank_without_tokens_or_file(tmp_path: Path) -> None:
     assert "ranks 2 of 3 have no records" in said(trace)
 
 
+def test_megatron_files_that_contradict_each_other(tmp_path: Path) -> None:
+    routes(tmp_path, [routed(0, [[0, 1]])], [routed(1, [[0, 1]])])
+    lines(tmp_path, [routed(1, [[0, 1]])], "router_trace_rank01.jsonl")
+    with pytest.raises(InputError, match=r"has step 1, layer 3 of rank 1 as well: leave one out"):
+        read_trace(tmp_path, Reading(experts_per_rank=1))
+    lines(tmp_path, [routed(0, [[0, 1]])], "router_trace_rank01.jsonl")
+    with pytest.raises(InputError, match=r"rank01.jsonl: line 1: rank 0, but the file's name says 1"):
+        read_trace(tmp_path, Reading(experts_per_rank=1))
+
+
+def test_megatron_says_which_ranks_no_token_chose(tmp_path: Path) -> None:
+    """As where --experts-per-rank is too large."""
+    routes(tmp_path, [routed(0, [[0, 1], [2, 3]])], [routed(1, [[3, 1]])])
+    assert "no token" not in said(read_trace(tmp_path, Reading(experts_per_rank=2)))
+    wrong = said(read_trace(tmp_path, Reading(experts_per_rank=4)))
+    assert "no token chose an expert of ranks 1 of 2: check where experts are" in wrong
+
+
+def test_a_matrix_has_no_use_for_options_of_traces(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="leave --token-copies out"):
+        read_trace(text(tmp_path, "0,1\n1,0\n", "m.csv"), Reading(token_copies="per-rank"))
+    routes(tmp_path, [routed(0, [[0, 1]])])
+    with pytest.raises(InputError, match="leave --source-rows out"):
+        read_trace(tmp_path / "router_trace_rank0.jsonl", Reading(experts_per_rank=2, source_rows=tmp_path / "m.csv"))
+
+
 def test_megatron_ids_of_minus_one_are_none(tmp_path: Path) -> None:
     routes(tmp_path, [routed(0, [[-1, 1], [-1, -1]])])
     assert matrices(read_trace(tmp_path, Reading(experts_per_rank=1))) == [[[0, 1], [0, 0]]]
