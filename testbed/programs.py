@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller.errors import CannotRunError, InputError
-from testbed.experiment import Experiment
+from testbed.experiment import KEYS, Experiment, Run, plain
 from testbed.job import prepare_job
 from testbed.measure.spans import collectives, figures, flow_columns, read_spans
 from testbed.measure.store import write_table
@@ -26,7 +26,7 @@ from testbed.stage.ranks import COMMAND, OUTPUT, RESULT, SPANS
 from testbed.stage.virtual.guest import VISIBLE
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
-__all__ = ["SYSCTLS", "Output", "Program", "prepare_programs", "run_program"]
+__all__ = ["SCHEDULES", "SYSCTLS", "Output", "Program", "prepare_programs", "run_program"]
 
 SYSCTLS: Final[dict[str, str]] = {
     "net.ipv4.tcp_slow_start_after_idle": "0",
@@ -34,6 +34,23 @@ SYSCTLS: Final[dict[str, str]] = {
 }
 """Of every host, unless said otherwise: docs/exec.md says why."""
 SCHEDULES: Final = ("rr", "rate")
+"""What exec can run, the default first."""
+_OF_THE_ENGINE: Final[dict[str, str]] = {
+    "server_link_gbps": "each rank is a host with one port",
+    "loss_ack": "the engine's ACKs are lost by it, and TCP's are packets as all others (loss_data)",
+    "loss_recovery": "programs bring their own",
+    "stages": "programs send as they like",
+    "barrier_ns": "programs send as they like",
+    "phase": "programs send as they like",
+    "control_delay_ns": "rates of a demand are in force from the beginning",
+    "meanwhile": "rates of a demand are in force from the beginning",
+    "start_jitter_ns": "programs start together, and wait as they like",
+    "trace": "packets of programs are counted, not traced",
+}
+"""Keys without an effect on real programs, and why: refused where they are not as by default, and not in results."""
+_OF_A_PLAN: Final = ("estimate_stale", "estimate_error")
+"""And those that have one on the rates of a demand alone."""
+_DEFAULTS: Final = {key.name: key.default for key in KEYS}
 _FACTOR: Final = 100
 _RANK_MIB: Final = 192
 """Of a program and its libraries, rounded up: PyTorch's."""
@@ -67,6 +84,13 @@ def prepare_programs(experiment: Experiment) -> Scenario:
         raise InputError("lb is reps, which needs the engine's ACKs: for real programs give ops, ecmp or ar")
     if experiment.background:
         raise InputError("background: the engine sends it, and real programs run without: leave it out")
+    for name, why in _OF_THE_ENGINE.items():
+        if getattr(experiment, name) != _DEFAULTS[name]:
+            raise InputError(
+                f"{name} is {plain(getattr(experiment, name))}, which has no effect in exec: {why}; leave it out"
+            )
+    if experiment.cc != _DEFAULTS["cc"]:
+        raise InputError(f"cc is {experiment.cc}: programs bring their own congestion control: leave it out")
     for run in experiment.runs:
         if run.schedule not in SCHEDULES or run.cc != "none":
             raise InputError(
@@ -76,12 +100,27 @@ def prepare_programs(experiment: Experiment) -> Scenario:
             raise InputError(
                 "schedule rate needs a demand: give a [[demand]], or rr where a program writes its own rates"
             )
+    if "rate" not in {run.schedule for run in experiment.runs}:
+        for name in _OF_A_PLAN:
+            if getattr(experiment, name):
+                raise InputError(
+                    f"{name}: rr has no rates to make from an estimate: leave it out, or give schedule rate"
+                )
+    if experiment.gpus_per_server > 1 and not experiment.demand:
+        raise InputError("gpus_per_server: without a demand it has no effect, since each rank is a host: leave it out")
     scenario = prepare(experiment)
     if len(scenario.demands) > 1:
         raise InputError(f"{len(scenario.demands)} demands: exec writes the rates of one; leave the others out")
-    if not experiment.dilation:
-        scenario = prepare(replace(experiment, dilation=scenario.dilation * _FACTOR))
-    return scenario
+    return prepare(
+        replace(
+            experiment,
+            dilation=experiment.dilation or scenario.dilation * _FACTOR,
+            # As it is here: trimming decides the automatic limit of queues, and nothing else.
+            queue_bytes=scenario.parameters.queue_bytes,
+            trimming=False,
+            links="pairs",
+        )
+    )
 
 
 def run_program(
@@ -120,7 +159,7 @@ def run_program(
         result = json.loads((work / RESULT).read_text())
         spans = [read_spans(work / SPANS / str(rank), rank, hosts) for rank in range(hosts)]
         found = {
-            **identity(scenario, run),
+            **_identity(scenario, run),
             "command": list(program.argv),
             "command_sha256": _sha256_of_files(program),
             "sysctls": dict(program.sysctls),
@@ -129,6 +168,14 @@ def run_program(
             "wall_s": round(time.monotonic() - begin_s, 3),
         }
         write_table(out / "flows.parquet", flow_columns(scenario, result))
+    return found
+
+
+def _identity(scenario: Scenario, run: Run) -> dict[str, Any]:
+    """Without what has no effect here."""
+    found = identity(scenario, run)
+    for name in (*_OF_THE_ENGINE, "rto_ns"):
+        del found[name]
     return found
 
 

@@ -18,7 +18,7 @@ from testbed.cli.execute import check_output
 from testbed.cli.experiment_options import experiment_mapping
 from testbed.experiment import Experiment, from_mapping, read_toml, to_toml
 from testbed.measure.store import write_atomically
-from testbed.programs import SYSCTLS, Program, prepare_programs, run_program
+from testbed.programs import SCHEDULES, SYSCTLS, Program, prepare_programs, run_program
 
 HELP: Final = "run a command once a host, on real sockets, in virtual time (docs/exec.md)"
 _OVERRIDES: Final = ("dilation", "limit_s", "limit_virtual_s", "lb", "seed", "memory_mib")
@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print result.json to stdout, and the ranks' output to stderr"
     )
-    parser.add_argument("--schedule", default="rr", metavar="RUNS", help="rr (no pacing), rate, or both; default: rr")
+    parser.add_argument(
+        "--schedule", metavar="RUNS", help="rr (no pacing), rate, or both, in place of the file's; default: rr"
+    )
     for name in _OVERRIDES:
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"in place of the file's key {name}")
     parser.set_defaults(demand=None, unit=None, token_bytes=None)
@@ -93,16 +95,14 @@ def _interruptible(work: Any) -> dict[str, Any]:
 
 
 def _experiment(arguments: argparse.Namespace) -> Experiment:
-    experiment = read_toml(arguments.file, needs_demand=False)
+    experiment = read_toml(arguments.file, needs_demand=False, defaults={"schedule": SCHEDULES[0]})
     given = experiment_mapping(arguments)
-    given.pop("schedule", None)
     checked = from_mapping(
-        {**given, "hosts": 2, "schedule": arguments.schedule, "loss_recovery": "sack"},
+        {"schedule": SCHEDULES[0], **given, "hosts": 2},
         where=f"{arguments.file} with the options: ",
         needs_demand=False,
     )
-    changed = {name: getattr(checked, name) for name in given}
-    return replace(experiment, **changed, schedule=checked.schedule, cc="none")
+    return replace(experiment, **{name: getattr(checked, name) for name in given})
 
 
 def _sysctls(given: list[str]) -> dict[str, str]:

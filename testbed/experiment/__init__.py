@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from testbed.experiment.definition import Background, DemandPhase, Experiment, LinkFailure, Run
+from testbed.experiment.definition import Background, DemandPhase, Experiment, LinkFailure, Run, plain
 from testbed.experiment.keys import AUTO, BACKGROUND_KEYS, DEMAND_KEYS, DOCA_MODEL, FAILURE_KEYS, KEYS, Key
 from testbed.experiment.mapping import from_mapping
 from testbed.experiment.toml import read_toml, to_toml
@@ -21,6 +21,7 @@ __all__ = [
     "LinkFailure",
     "Run",
     "from_mapping",
+    "plain",
     "read_toml",
     "to_toml",
 ]

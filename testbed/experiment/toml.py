@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 
 from controller.errors import InputError
 from testbed.experiment.definition import Experiment, plain
@@ -20,8 +22,13 @@ else:
 __all__ = ["read_toml", "to_toml"]
 
 
-def read_toml(path: Path, *, needs_demand: bool = True) -> Experiment:
-    """The experiment of a file; matrix files are looked for beside it. Raises InputError in one line."""
+def read_toml(
+    path: Path, *, needs_demand: bool = True, defaults: Mapping[str, Value] = MappingProxyType({})
+) -> Experiment:
+    """The experiment of a file; matrix files are looked for beside it. Raises InputError in one line.
+
+    ``defaults``: of keys that the file does not give, in place of those of KEYS.
+    """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -36,7 +43,7 @@ def read_toml(path: Path, *, needs_demand: bool = True) -> Experiment:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # tomllib's own error, and those of numbers and depth without end
         raise InputError(f"{path} is not TOML: {error}") from None
-    return from_mapping(data, where=f"{path}: ", base=path.parent, needs_demand=needs_demand)
+    return from_mapping({**defaults, **data}, where=f"{path}: ", base=path.parent, needs_demand=needs_demand)
 
 
 def _quoted(value: Value) -> str:
