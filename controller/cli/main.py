@@ -6,9 +6,11 @@ import argparse
 import errno
 import importlib.metadata
 import io
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn, Protocol, cast
 
@@ -18,6 +20,8 @@ from controller.errors import CannotRunError, InputError
 __all__ = ["Verb", "main"]
 
 ENTRY_POINTS: Final = "incastfree.verbs"
+_DEAF_S: Final = 10.0
+"""After a signal others change nothing for so long: five times of what cleaning up takes. Python may lose the first."""
 
 
 class Verb(Protocol):
@@ -43,14 +47,21 @@ class _Parser(argparse.ArgumentParser):
 def main(words: Sequence[str] | None = None) -> int:
     """0: done; 1: cannot run here, or a run failed; 2: bad input; 128 + signal: interrupted."""
     signals: list[int] = []
+    heard_s = -math.inf
 
     def interrupt(number: int, _frame: object) -> None:
+        nonlocal heard_s
+        now_s = time.monotonic()
+        if now_s - heard_s < _DEAF_S:
+            return  # what cleans up is not to be interrupted: it would leave what it has not come to
+        heard_s = now_s
         signals.append(number)
         raise KeyboardInterrupt
 
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:  # a shell's job in the background
+                signal.signal(number, interrupt)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="surrogateescape")  # names of files need not be text
         try:
@@ -63,7 +74,13 @@ def main(words: Sequence[str] | None = None) -> int:
     except CannotRunError as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
-        return _fail("interrupted; what had finished is kept", 128 + (signals or [signal.SIGINT])[-1])
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+        ):  # while Python ends, which resets what is a function
+            signal.signal(number, signal.SIG_IGN)
+        return _fail("interrupted; what had finished is kept", 128 + (signals or [signal.SIGINT])[0])
     except BrokenPipeError:
         # The reader of our output has gone: nothing more to say, not even at exit.
         _discard_output()

@@ -82,14 +82,9 @@ def _interruptible(work: Any) -> dict[str, Any]:
     """In a thread of its own, so that an interrupt is seen at once and ends it."""
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        task = pool.submit(work, stop)
         try:
-            result: dict[str, Any] = task.result()
-        except BaseException:
-            stop.set()
-            raise
+            result: dict[str, Any] = pool.submit(work, stop).result()
         finally:
-            pool.shutdown(wait=True)
             stop.set()
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -352,6 +353,42 @@ def test_interrupt(tmp_path: Path, home: dict[str, str]) -> None:  # noqa: F811
         assert wait_for(lambda: not machines(home["TMPDIR"]), 10)
         assert not list(Path(home["TMPDIR"]).iterdir())
     assert min(seconds) < 2
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [([signal.SIGINT] * 5, 130), ([signal.SIGTERM, signal.SIGINT, signal.SIGTERM], 143), ([signal.SIGINT] * 40, 130)],
+)
+def test_impatient_interrupts(
+    tmp_path: Path,
+    home: dict[str, str],  # noqa: F811
+    signals: list[signal.Signals],
+    code: int,
+) -> None:
+    """More than one, to all of the process group, while the first is being dealt with: as if it were the only one."""
+    (tmp_path / "net.toml").write_text("hosts = 4\n")
+    # Even where the tests run in the background of a shell, which has its jobs ignore SIGINT.
+    listening = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {COMMAND[2]}"
+    process = subprocess.Popen(
+        [*COMMAND[:2], listening, "exec", "net.toml", "--out", "out", "--", "sh", "-c", "echo here; sleep 900"],
+        cwd=tmp_path,
+        env={**home, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert "here" in process.stdout.readline()
+    for number in signals:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        time.sleep(0.03)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert stderr.splitlines() == ["incastfree: interrupted; what had finished is kept"]
+    assert wait_for(lambda: not machines(home["TMPDIR"]), 10)
+    assert not list(Path(home["TMPDIR"]).iterdir())
 
 
 def test_bad_input(tmp_path: Path) -> None:
