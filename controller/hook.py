@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,10 +84,21 @@ class Pacer:
         Raises InputError that names the variable, and CannotRunError as open_nic.
         """
         rank, ranks = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
+        if rank >= ranks:
+            raise InputError(f"RANK is {rank} and WORLD_SIZE {ranks}: ranks count from 0")
         if NIC in environment:
             from controller.nic.pinned import read_description
 
             found = read_description(environment[NIC])
+            for name, given, own in (
+                ("WORLD_SIZE", ranks, len(found["line_rates_bps"])),
+                ("RANK", rank, found["entry"]),
+            ):
+                if given != own:
+                    raise InputError(
+                        f"{name} is {given}, and {own} in {environment[NIC]}, which {NIC} names: leave both as incastfree exec "
+                        "has set them"
+                    )
             nic = attach_nic("pinned", environment[NIC])
             return cls(nic, rank, ranks, line_rates_bps=found["line_rates_bps"], mtu_bytes=found["mtu_bytes"])
         for name in (INTERFACE, PEERS):
@@ -97,7 +109,17 @@ class Pacer:
         from controller.cli.load import read_peers
 
         peers = read_peers(Path(environment[PEERS]), ranks)
-        interface = open_nic("ebpf", environment[INTERFACE], _line_rate_bps(environment))
+        missing = [peer for peer in range(ranks) if peer not in peers and peer != rank]
+        if missing:
+            raise InputError(
+                f"{environment[PEERS]}: rank {missing[0]} of {ranks} has no address: give one for each rank"
+            )
+        line_rate_bps = _line_rate_bps(environment)
+        try:
+            interface = open_nic("ebpf", environment[INTERFACE], line_rate_bps)
+        except InputError as error:  # which names the options of incastfree load
+            text = str(error).replace("--dev ", f"{INTERFACE} ").replace("--link-gbps", LINK_GBPS)
+            raise InputError(text) from None
         interface.write_peers({peer: address for peer, address in peers.items() if peer != rank})
         return cls(interface, rank, ranks)
 
@@ -142,13 +164,18 @@ def wire_matrix(
 
     ``scratch``: two arrays of that size, of which the first is the result: memory that is new costs more than all of this.
     """
-    matrix = np.asarray(counts.cpu() if hasattr(counts, "cpu") else counts)
+    matrix = _array(counts)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "iu":
         raise InputError(f"split sizes are {matrix.shape} of {matrix.dtype}: give N x N whole numbers, row = sender")
+    try:
+        unit_bytes = index(unit_bytes)
+    except TypeError:
+        raise InputError(f"unit_bytes is {unit_bytes!r}: give the payload of one unit, in whole bytes") from None
     if unit_bytes <= 0:
         raise InputError(f"unit_bytes is {unit_bytes}: give the payload of one unit, in bytes")
     if matrix.min(initial=0) < 0:
-        raise InputError("a split size is negative: give 0 or more")
+        sender, receiver = np.unravel_index(matrix.argmin(), matrix.shape)
+        raise InputError(f"rank {sender}'s split size for rank {receiver} is negative, {matrix.min()}: give 0 or more")
     if int(matrix.max(initial=0)) * unit_bytes * len(matrix) >= 2**61:
         raise InputError("split sizes of 2^61 bytes and more: give smaller ones")
     wire, packets = scratch or (np.empty(matrix.shape, dtype=np.int64), np.empty(matrix.shape, dtype=np.int64))
@@ -163,6 +190,49 @@ def wire_matrix(
     np.multiply(packets, HEADER_BYTES, out=packets)
     np.add(wire, packets, out=wire)
     return wire
+
+
+def _array(counts: Any) -> NDArray[Any]:
+    """Of numbers or of tensors. Raises InputError for rows that differ in length, and for what is no numbers."""
+    try:
+        return np.asarray(counts.cpu() if hasattr(counts, "cpu") else counts)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"split sizes are no array ({error}): give N x N whole numbers, row = sender") from None
+
+
+def _splits(given: Any, rows: int, rank: int, ranks: int) -> list[int]:
+    """The split sizes of this rank, one a rank. Raises InputError for what torch would end the process for."""
+    if given is None:
+        if rows % ranks:
+            raise InputError(
+                f"the input of rank {rank} has {rows} rows, which {ranks} ranks do not share evenly: give input_split_sizes"
+            )
+        return [rows // ranks] * ranks
+    try:
+        splits = [index(size) for size in given]
+    except TypeError:
+        raise InputError(f"input_split_sizes of rank {rank} are {given!r}: give a whole number for each rank") from None
+    if len(splits) != ranks:
+        raise InputError(f"input_split_sizes of rank {rank} are {len(splits)}: give one for each of {ranks} ranks")
+    for receiver, size in enumerate(splits):
+        if size < 0:
+            raise InputError(f"rank {rank}'s split size for rank {receiver} is negative, {size}: give 0 or more")
+    return splits
+
+
+def _compare(counts: NDArray[Any], splits: list[int], rank: int) -> None:
+    """Raises InputError where the row of a rank is not what it sends. What it keeps, on the diagonal, is not looked at."""
+    if counts.shape != (len(splits), len(splits)):
+        return  # wire_matrix says so
+    row = counts[rank].tolist()
+    differing = [other for other, size in enumerate(splits) if row[other] != size and other != rank]
+    if not differing:
+        return
+    other = differing[0]
+    raise InputError(
+        f"counts[{rank}, {other}] is {row[other]}, but the input_split_sizes of rank {rank} say {splits[other]} for rank {other}: "
+        "give counts with row = sender; a transposed matrix may be the reason"
+    )
 
 
 @cache
@@ -191,14 +261,14 @@ def all_to_all_single(
     import torch.distributed as dist
 
     pacer = pacer or _own()
+    splits = _splits(input_split_sizes, len(input), pacer.rank, pacer.ranks)
     if counts is None:
-        splits = input_split_sizes
-        if splits is None:
-            splits = [len(input) // pacer.ranks] * pacer.ranks
-        mine = torch.tensor(list(splits), dtype=torch.int64)
+        mine = torch.tensor(splits, dtype=torch.int64)
         gathered = [torch.empty_like(mine) for _ in range(pacer.ranks)]
         dist.all_gather(gathered, mine, group=group)
         counts = torch.stack(gathered)
+    counts = _array(counts)
+    _compare(counts, splits, pacer.rank)
     unit_bytes = input.element_size()
     for size in input.shape[1:]:
         unit_bytes *= int(size)

@@ -104,7 +104,12 @@ def test_dispatch_paces_its_block_alone() -> None:
         (np.ones((3, 3)), 8, "whole numbers"),
         (np.ones((2, 2), dtype=int), 8, "there are 3"),
         (-np.eye(3, dtype=int), 8, "negative"),
+        ([[0, 1, 1], [1, 0, -4], [1, 1, 0]], 8, "rank 1's split size for rank 2 is negative, -4"),
+        ([[0, 1, 1], [1, 0], [1, 1, 0]], 8, "N x N"),
+        ([["a"] * 3] * 3, 8, "N x N"),
         (np.ones((3, 3), dtype=int), 0, "unit_bytes"),
+        (np.ones((3, 3), dtype=int), "8", "unit_bytes is '8'"),
+        (np.ones((3, 3), dtype=int), 1.5, "unit_bytes is 1.5"),
         (np.full((3, 3), 2**60), 8, "smaller"),
     ],
 )
@@ -199,6 +204,35 @@ def test_equal_splits(torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -
     assert torch.nic.events[0] == expected(np.full((3, 3), 4), 1, unit=4)
 
 
+@pytest.mark.parametrize(
+    ("splits", "counts", "message"),
+    [
+        ([100, 7, 2], COUNTS.T, r"counts\[1, 0\] is 3, but .* of rank 1 say 100 for rank 0.* transposed"),
+        ([100, 7, 3], COUNTS, r"counts\[1, 2\] is 2, but .* say 3 for rank 2"),
+        ([100, 9], None, "of rank 1 are 2: give one for each of 3 ranks"),
+        ([100, 7, 1, 1], COUNTS, "of rank 1 are 4"),
+        ([102, 9, -2], None, "rank 1's split size for rank 2 is negative, -2"),
+        ([100, 7, 2.0], None, "whole number"),
+        (7, None, "whole number"),
+        (None, None, "109 rows, which 3 ranks do not share"),
+    ],
+)
+def test_split_sizes_that_cannot_be(torch: SimpleNamespace, splits: Any, counts: Any, message: str) -> None:
+    """Refused before anything is gathered, written or sent."""
+    rows = tensor(np.zeros((109, 8)), np.float32)
+    with pytest.raises(InputError, match=message):
+        hook.all_to_all_single(rows, rows, None, splits, counts=counts, pacer=hook.Pacer(torch.nic, 1, 3))
+    assert torch.nic.events == torch.groups == torch.calls == []
+
+
+def test_what_a_rank_keeps_is_not_compared(torch: SimpleNamespace) -> None:
+    """Some gather counts without it."""
+    counts = COUNTS * (1 - np.eye(3, dtype=int))
+    rows = tensor(np.zeros((109, 8)), np.float32)
+    hook.all_to_all_single(rows, rows, None, tensor([100, 7, 2]), counts=counts, pacer=hook.Pacer(torch.nic, 1, 3))
+    assert torch.nic.events[0] == expected(COUNTS, 1, unit=32)
+
+
 def test_async_rates_stay(torch: SimpleNamespace) -> None:
     rows = tensor(np.zeros((109, 8)), np.float32)
     pacer = hook.Pacer(torch.nic, 1, 3)
@@ -253,6 +287,43 @@ def test_file_that_describes_no_nic(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(InputError, match="does not describe a NIC"):
         hook.Pacer.from_environment({"RANK": "1", "WORLD_SIZE": "4", "INCASTFREE_NIC": str(file)})
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "message"),
+    [("0", "4", "RANK is 0, and 1 in"), ("1", "3", "WORLD_SIZE is 3, and 4 in"), ("4", "4", "count from 0")],
+)
+def test_environment_of_another_rank(tmp_path: Path, rank: str, world: str, message: str) -> None:
+    """RANK and WORLD_SIZE that something between exec and the program has set anew."""
+    file = tmp_path / "nic.json"
+    file.write_text(json.dumps(NIC))
+    with pytest.raises(InputError, match=message):
+        hook.Pacer.from_environment({"RANK": rank, "WORLD_SIZE": world, "INCASTFREE_NIC": str(file)})
+
+
+def test_peers_that_lack_a_rank(tmp_path: Path) -> None:
+    """All but the rank itself are needed."""
+    peers = tmp_path / "peers.toml"
+    environment = {"RANK": "1", "WORLD_SIZE": "3", "INCASTFREE_DEV": "nowhere0", "INCASTFREE_PEERS": str(peers)}
+    peers.write_text('0 = "10.0.0.1"\n1 = "10.0.0.2"\n')
+    with pytest.raises(InputError, match=r"peers.toml: rank 2 of 3 has no address"):
+        hook.Pacer.from_environment(environment)
+    peers.write_text('0 = "10.0.0.1"\n2 = "10.0.0.3"\n')
+    with pytest.raises(InputError, match=r"^INCASTFREE_DEV nowhere0: there is no such interface"):
+        hook.Pacer.from_environment(environment)
+
+
+def test_interface_without_a_speed(tmp_path: Path) -> None:
+    """The remedy is the hook's variable, not an option of incastfree load."""
+    (tmp_path / "peers.toml").write_text('0 = "10.0.0.1"\n')
+    environment = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "INCASTFREE_DEV": "lo",
+        "INCASTFREE_PEERS": str(tmp_path / "peers.toml"),
+    }
+    with pytest.raises(InputError, match=r"^lo does not say its speed: give it with INCASTFREE_LINK_GBPS$"):
+        hook.Pacer.from_environment(environment)
 
 
 def test_table_that_is_not_there(tmp_path: Path) -> None:
