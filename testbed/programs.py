@@ -26,7 +26,7 @@ from testbed.stage.ranks import COMMAND, OUTPUT, RESULT, SPANS
 from testbed.stage.virtual.guest import VISIBLE
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
-__all__ = ["SCHEDULES", "SYSCTLS", "Output", "Program", "prepare_programs", "run_program"]
+__all__ = ["SCHEDULES", "SYSCTLS", "Output", "Program", "check_command", "prepare_programs", "run_program"]
 
 SYSCTLS: Final[dict[str, str]] = {
     "net.ipv4.tcp_slow_start_after_idle": "0",
@@ -57,6 +57,8 @@ _RANK_MIB: Final = 192
 _SHARED_MIB: Final = 1024
 _PATIENCE: Final = Path(__file__).with_name("stage") / "patience.so"
 _FOLLOWED: Final = ("out", "err")
+_OF_THE_GUEST: Final = ("/dev/", "/proc/", "/run/", "/sys/")
+"""Folders of which ranks see others than we do."""
 
 Output = Callable[[int, str, str], None]
 """Called with a rank, "out" or "err", and each line that it prints."""
@@ -121,6 +123,25 @@ def prepare_programs(experiment: Experiment) -> Scenario:
             links="pairs",
         )
     )
+
+
+def check_command(program: Program) -> None:
+    """Raises InputError for a command that no rank would find, as far as that can be known here."""
+    name = program.argv[0]
+    if not name:
+        raise InputError('the command behind "--" is empty: give what every rank runs')
+    if os.path.dirname(name):
+        path = program.folder / name
+        if str(path).startswith(_OF_THE_GUEST):
+            return
+        if not path.exists():
+            raise InputError(f"{name}: there is no such file: give a command that every rank can run")
+        if path.is_dir() or not os.access(path, os.X_OK):
+            raise InputError(
+                f"{name} is {'a folder' if path.is_dir() else 'not executable'}: give a command that every rank can run"
+            )
+    elif shutil.which(name, path=program.environment.get("PATH", os.defpath)) is None:
+        raise InputError(f"{name} is in no folder of PATH: give a command that every rank can run")
 
 
 def run_program(

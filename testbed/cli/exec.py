@@ -18,7 +18,7 @@ from testbed.cli.execute import check_output
 from testbed.cli.experiment_options import experiment_mapping
 from testbed.experiment import Experiment, from_mapping, read_toml, to_toml
 from testbed.measure.store import write_atomically
-from testbed.programs import SCHEDULES, SYSCTLS, Program, prepare_programs, run_program
+from testbed.programs import SCHEDULES, SYSCTLS, Program, check_command, prepare_programs, run_program
 
 HELP: Final = "run a command once a host, on real sockets, in virtual time (docs/exec.md)"
 _OVERRIDES: Final = ("dilation", "limit_s", "limit_virtual_s", "lb", "seed", "memory_mib")
@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     for note in scenario.notes:
         print(f"note: {note}", file=sys.stderr)
     program = Program(arguments.command, Path.cwd(), dict(os.environ), {**SYSCTLS, **_sysctls(arguments.sysctl)})
+    check_command(program)
     _prepare_folder(out, experiment)
     stream = sys.stderr if arguments.json else sys.stdout
 
@@ -135,8 +136,8 @@ def _summary(run: dict[str, Any]) -> str:
     lines = [
         f"{run['run']}: {run['hosts']} ranks ended after {run['duration_ns'] / 1000:,.3f} us of fabric time "
         f"(dilation {run['dilation']:g}), {run['wall_s']:.1f} s of wall time",
-        f"  {run['delivered_bytes']:,} B on the wire in {run['packets']:,} packets, {run['drops']:,} dropped, "
-        f"{run['marks']:,} marked; hot queue {run['hot_queue_max_bytes']:,} B at {run['hot_host'] or '-'}, "
+        f"  {run['delivered_bytes']:,} B on the wire in {run['packets']:,} packets, {run['drops']:,} dropped at full "
+        f"queues, {run['lost']:,} lost on links, {run['marks']:,} marked; hot queue {run['hot_queue_max_bytes']:,} B at {run['hot_host'] or '-'}, "
         f"deepest inner {run['fabric_queue_max_bytes']:,} B",
     ]
     for each in run["collectives"]:

@@ -165,6 +165,7 @@ def _environment(job: dict[str, Any], names: list[str], rank: int, nic: Path, wo
         "MASTER_ADDR": host_address(0),
         "MASTER_PORT": str(_MASTER_PORT),
         "GLOO_SOCKET_IFNAME": f"{names[rank]}-eth0",
+        "TMPDIR": "/tmp",  # the caller's own is not there, or cannot be written
         "INCASTFREE_ADDRESSES": ",".join(host_address(host) for host in range(len(names))),
         "INCASTFREE_PEERS": str(_PEERS),
         "INCASTFREE_NIC": str(nic),
@@ -175,22 +176,26 @@ def _environment(job: dict[str, Any], names: list[str], rank: int, nic: Path, wo
 
 def _set_sysctls(pid: int, sysctls: dict[str, str]) -> None:
     """Of a host's network namespace, from a process of its own: this one stays where it is."""
+    read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        code = 1
+        shown = "sysctls"
         try:
             _enter(pid, _CLONE_NEWNET, "net")
             for name, value in sysctls.items():
+                shown = f"--sysctl {name}={value}"
                 Path("/proc/sys", name.replace(".", "/")).write_text(value)
-            code = 0
-        except OSError as error:
-            os.write(
-                CONSOLE, f"@error {name}={value}: {error.strerror}: the virtual-time kernel does not take it\n".encode()
-            )
+        except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            os.write(write, f"{shown} was refused by the virtual-time kernel: {reason}".encode())
         finally:
-            os._exit(code)
-    if os.waitpid(child, 0)[1]:
-        raise CannotRunError(f"a sysctl of {sysctls} was refused by the virtual-time kernel: give another value")
+            os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8", errors="replace") as pipe:
+        refused = pipe.read()
+    os.waitpid(child, 0)
+    if refused:
+        raise CannotRunError(f"{refused}; give another value, or leave it out")
 
 
 def _start(

@@ -249,8 +249,10 @@ def test_a_rank_that_dies(tmp_path: Path, home: dict[str, str]) -> None:  # noqa
     line = one_line(execute(tmp_path, "--", "sh", "-c", "kill -9 $$"))
     assert "rank 0" in line
     assert "signal 9 (SIGKILL)" in line
-    line = one_line(execute(tmp_path, "--", "./nothing"))
-    assert "./nothing cannot be started: No such file or directory" in line
+    (tmp_path / "script").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "script").chmod(0o755)
+    line = one_line(execute(tmp_path, "--", "./script"))
+    assert "./script cannot be started: No such file or directory" in line
 
 
 def test_a_rank_that_hangs(tmp_path: Path) -> None:
@@ -401,11 +403,52 @@ def test_bad_input(tmp_path: Path) -> None:
         done = execute(tmp_path, *words, "--", "true", keys=keys)
         assert done.returncode == 2
         assert len(done.stderr.strip().splitlines()) == 1
+    for command in ("", "./nothing", "nobodys-command"):
+        done = execute(tmp_path, "--", command)
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "out").exists()
 
 
-def test_unknown_sysctl(tmp_path: Path) -> None:
-    line = one_line(execute(tmp_path, "--sysctl", "net.ipv4.tcp_congestion_control=nobodys", "--", "true"))
-    assert "nobodys" in line
+@pytest.mark.parametrize(
+    ("sysctl", "why"),
+    [
+        ("net.ipv4.tcp_congestion_control=nobodys", "No such file or directory"),
+        ("net.foo.bar=1", "No such file or directory"),
+        ("net.ipv4.tcp_ecn=much", "Invalid argument"),
+    ],
+)
+def test_unknown_sysctl(tmp_path: Path, sysctl: str, why: str) -> None:
+    """The one that was refused, and no other."""
+    line = one_line(execute(tmp_path, "--sysctl", "net.ipv4.tcp_sack=1", "--sysctl", sysctl, "--", "true"))
+    assert f"--sysctl {sysctl} was refused by the virtual-time kernel: {why};" in line
+    assert "tcp_sack" not in line
+    assert "idle" not in line
+
+
+def test_temporary_files(tmp_path: Path, home: dict[str, str]) -> None:  # noqa: F811
+    """In /tmp, wherever the caller has his."""
+    done = execute(tmp_path, "--", "sh", "-c", "echo $TMPDIR; mktemp", env=home)
+    assert done.returncode == 0, done.stderr
+    folder, file = (tmp_path / "out/rr/rank-0.out").read_text().splitlines()
+    assert folder == "/tmp"
+    assert file.startswith("/tmp/tmp.")
+
+
+def test_losses_are_said(tmp_path: Path) -> None:
+    """Apart from what full queues dropped."""
+    done = execute(
+        tmp_path,
+        "--",
+        "sh",
+        "-c",
+        "[ $RANK = 0 ] || exec ping -c 20 -i 0.01 h1 || true",
+        keys="hosts = 2\nloss_data = 0.3\n",
+    )
+    assert done.returncode == 0, done.stderr
+    lost = result(tmp_path)["lost"]
+    assert lost > 0
+    assert f" 0 dropped at full queues, {lost} lost on links, " in done.stdout
 
 
 IPERF = """

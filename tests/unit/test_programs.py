@@ -85,6 +85,34 @@ def test_an_estimate_counts_where_there_are_rates(tmp_path: Path) -> None:
     assert taken(tmp_path, 'estimate_error = 0.5\nschedule = ["rate"]\n' + DEMAND).experiment.estimate_error
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("", "is empty"),
+        ("nobodys-command", "in no folder of PATH"),
+        ("note", "in no folder of PATH"),
+        ("./nothing", "no such file"),
+        ("/nowhere/nothing", "no such file"),
+        ("./note", "is not executable"),
+        ("./", "is a folder"),
+        ("bin/", "is a folder"),
+    ],
+)
+def test_commands_that_nobody_finds(tmp_path: Path, word: str, message: str) -> None:
+    (tmp_path / "note").write_text("")
+    (tmp_path / "bin").mkdir()
+    with pytest.raises(InputError, match=message):
+        programs.check_command(programs.Program([word], tmp_path, {"PATH": str(tmp_path)}, {}))
+
+
+@pytest.mark.parametrize("word", ["tool", "./bin/tool", "/dev/fd/3", "/proc/self/exe"])
+def test_commands_that_ranks_may_find(tmp_path: Path, word: str) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "tool").chmod(0o755)
+    programs.check_command(programs.Program([word], tmp_path, {"PATH": str(tmp_path / "bin")}, {}))
+
+
 @pytest.mark.parametrize("trimming", [True, False])
 def test_results_claim_no_trimming(trimming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor what else is the engine's; the key decides the automatic limit of the queues, which stays."""
