@@ -426,6 +426,19 @@ def test_unknown_sysctl(tmp_path: Path, sysctl: str, why: str) -> None:
     assert "idle" not in line
 
 
+def test_many_lines(tmp_path: Path) -> None:
+    """More than are passed on at once: all come, in order, and a long one in pieces."""
+    command = "seq 30000; head -c 9000 /dev/zero | tr '\\0' x; echo; printf end"
+    done = execute(tmp_path, "--", "sh", "-c", f"[ $RANK = 1 ] || {{ {command}; }}", keys="hosts = 2\n")
+    assert done.returncode == 0, done.stderr
+    shown = [line[9:] for line in done.stdout.splitlines() if line.startswith("[rank0]: ")]
+    assert shown[:30000] == [str(number) for number in range(1, 30001)]
+    assert "".join(shown[30000:-1]) == 9000 * "x"
+    assert shown[-1] == "end"
+    written = (tmp_path / "out/rr/rank-0.out").read_text()
+    assert written == "".join(f"{number}\n" for number in range(1, 30001)) + 9000 * "x" + "\nend"
+
+
 def test_temporary_files(tmp_path: Path, home: dict[str, str]) -> None:  # noqa: F811
     """In /tmp, wherever the caller has his."""
     done = execute(tmp_path, "--", "sh", "-c", "echo $TMPDIR; mktemp", env=home)
