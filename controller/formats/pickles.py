@@ -30,7 +30,9 @@ class Global:
     name: str
 
     def __str__(self) -> str:
-        return f"{self.module}.{self.name}"[:60]
+        """To be shown: a damaged file's names may hold line breaks."""
+        shown = f"{self.module}.{self.name}"[:60]
+        return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,13 @@ def test_an_import_alone_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "sprung").exists()
 
 
+def test_a_damaged_name_is_one_line() -> None:
+    """Of a storage of no module of torch's; pickletools: GLOBAL ends its two names with line feeds, and nothing else does."""
+    known = b"((X\x07\x00\x00\x00storageco\rs\nX\x0cStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ."
+    with pytest.raises(InputError, match=r"^m.pt names o\?s\.X\?Storage as a storage, which is none of torch's$"):
+        read_pickle("m.pt", b"\x80\x02" + known)
+
+
 def test_what_would_run_is_named(tmp_path: Path) -> None:
     data = pickle.dumps(Calls(os.system, "true"), protocol=2)
     with pytest.raises(InputError, match=r"calls posix\.system, which is not data and is not run"):
