@@ -196,8 +196,10 @@ def _array(counts: Any) -> NDArray[Any]:
     """Of numbers or of tensors. Raises InputError for rows that differ in length, and for what is no numbers."""
     try:
         return np.asarray(counts.cpu() if hasattr(counts, "cpu") else counts)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"split sizes are no array ({error}): give N x N whole numbers, row = sender") from None
+    except (ValueError, TypeError):
+        raise InputError(
+            "split sizes are no array, such as rows that differ in length: give N x N whole numbers, row = sender"
+        ) from None
 
 
 def _splits(given: Any, rows: int, rank: int, ranks: int) -> list[int]:
