@@ -31,11 +31,11 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
         raise InputError(f"{path} holds Python objects, which are not read: save numbers (int64 or float64)")
     if dtype.kind not in "iuf":
         raise InputError(f"{path} holds {dtype}, not numbers: save int64 or float64")
-    if 0 in shape:
-        return np.empty(shape, dtype=dtype)
     try:
         if min(shape, default=0) < 0:
             raise ValueError("a negative length")
+        if 0 in shape:
+            return np.empty(shape, dtype=dtype)
         # The content itself, which np.load would copy.
         array = np.frombuffer(content, dtype=dtype, count=math.prod(shape), offset=stream.tell())
         return array.reshape(shape, order="F" if columns_first else "C")

@@ -216,9 +216,10 @@ def test_shares_are_no_bytes_and_means_are_said(tmp_path: Path) -> None:
     assert demand.notes == (f"{path}: 2 amounts are no whole bytes, and were rounded up",)
 
 
-def test_npy_with_negative_lengths_is_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", ["(-1, 2)", "(0, -1)", f"(0, {10**30})"])
+def test_npy_with_lengths_that_cannot_be_is_damaged(tmp_path: Path, shape: str) -> None:
     path = tmp_path / "m.npy"
-    path.write_bytes(npy_with_header(described("(-1, 2)"), bytes(32)))
+    path.write_bytes(npy_with_header(described(shape), bytes(32)))
     with pytest.raises(InputError, match="damaged"):
         load_demand(path)
 
