@@ -37,6 +37,10 @@ class Verb(Protocol):
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **given: Any) -> None:
+        """Options are given whole: --seed is not --seeds, which some verbs have and others not."""
+        super().__init__(**{**given, "allow_abbrev": False})
+
     """argparse prints the whole usage with an error; here an error is one line."""
 
     def error(self, message: str) -> NoReturn:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller.cli.options import whole_number
+from controller.demand import MTU_BYTES
 from controller.errors import CannotRunError, InputError
 from testbed.cli.experiment_options import add_experiment_options, experiment_mapping
 from testbed.cli.output import check_places, csv_bytes, job_count, list_of, write
@@ -143,9 +144,11 @@ def _options(arguments: argparse.Namespace, scratch: Path) -> Options:
         chosen[option] = given
     if not 1 <= chosen["seeds"] <= 1000:
         raise InputError(f"--seeds {chosen['seeds']}: give 1 to 1000")
-    if chosen["bytes"] < max(1, int(mapping.get("mtu_bytes", 0))):
+    if chosen["bytes"] < int(mapping.get("mtu_bytes", MTU_BYTES)):
         raise InputError(f"--bytes {chosen['bytes']}: give at least one packet")
-    if not demands and "gpus_per_server" not in mapping and chosen["hosts"] % _GPUS == 0:
+    if mapping.get("loss_recovery") == "none":
+        raise InputError("--loss-recovery none: what a disturbance takes would never come: give sack or timeout")
+    if not demands and "gpus_per_server" not in mapping and chosen["hosts"] > _GPUS and chosen["hosts"] % _GPUS == 0:
         mapping["gpus_per_server"] = _GPUS
         mapping.setdefault("server_link_gbps", _SERVER_LINK_GBPS)
     return Options(

@@ -55,7 +55,7 @@ class Store:
         if not (self._folder / cell.address / RESULT).is_file():
             return False
         try:
-            wanted = () if self.figures(cell).get("gave_up") else cell.tables
+            wanted = () if self._read(cell).get("gave_up") else cell.tables
             if not all(self.table(cell, name).is_file() for name in wanted):
                 return False
             for name in wanted:
@@ -66,17 +66,29 @@ class Store:
         return True
 
     def figures(self, cell: Cell) -> dict[str, Any]:
-        """Of a cell that has run. Raises CannotRunError where the file is damaged."""
+        """Of a cell that has run. Raises CannotRunError where the file is damaged, and where packets were lost for good."""
+        figures = self._read(cell)
+        if figures[_READ_BY_ALL] is None and "gave_up" not in figures:
+            raise CannotRunError(
+                f"{cell.label} lost packets for good and has no CCT: give loss_recovery sack or timeout"
+            )
+        return figures
+
+    def _read(self, cell: Cell) -> dict[str, Any]:
         path = self._folder / cell.address / RESULT
         try:
             figures: dict[str, Any] = json.loads(path.read_bytes())["runs"][0]
-            if figures[_READ_BY_ALL] is None:
-                figures["gave_up"]
-            else:
+            if figures[_READ_BY_ALL] is not None:
                 float(figures[_READ_BY_ALL])
+            elif "gave_up" not in figures and not figures["delivered_bytes"] < figures["expected_bytes"]:
+                raise ValueError
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             raise _DamagedError(path) from None
         return figures
+
+    def damaged(self, cell: Cell) -> CannotRunError:
+        """To be raised for a cell whose figures are not all there."""
+        return _DamagedError(self._folder / cell.address / RESULT)
 
     def columns(self, cell: Cell, name: str) -> dict[str, NDArray[Any]]:
         """Of one of its tables, by name. Raises CannotRunError where the file is damaged."""

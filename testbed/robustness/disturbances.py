@@ -13,8 +13,8 @@ from testbed.scenario import Scenario
 
 __all__ = ["DISTURBANCES", "Disturbance", "Level"]
 
-_WHOLE_RUN_NS: Final = 10**8
-"""Longer than any run of a robustness grid."""
+_WHOLE_RUN_NS: Final = 10**12
+"""A quarter of an hour: longer than any run."""
 _BOUNDS: Final = 10
 """Lower bounds for which a background lasts."""
 _DPU_BITS: Final = 20
@@ -40,6 +40,8 @@ class Disturbance:
     levels: tuple[Level, ...]
     spares: Callable[[Run, Plan], str]
     """Why it cannot touch a run, which has this plan for the undisturbed demand; empty where it can."""
+    lacks: Callable[[Scenario], str] = lambda _scenario: ""
+    """Why it cannot touch any run of this network; empty where it can."""
 
 
 def _none(_run: Run, _plan: Plan) -> str:
@@ -61,6 +63,29 @@ def _sets_no_rates(run: Run, plan: Plan) -> str:
     return "" if plan.discipline is Discipline.PACED and run.schedule == "rate" else "it sets no rates"
 
 
+def _one_way_up(scenario: Scenario) -> str:
+    return "" if _ways_up(scenario) else "no switch of this network has a way up"
+
+
+def _same_ways_up(scenario: Scenario) -> str:
+    several = any(len(links) > 1 for links in _ways_up(scenario).values())
+    return "" if several else "no switch of this network has two ways up"
+
+
+def _one_server(scenario: Scenario) -> str:
+    servers = scenario.hosts // scenario.experiment.gpus_per_server
+    return "" if servers > 1 else "with one server there are no other favourites"
+
+
+def _ways_up(scenario: Scenario) -> dict[str, list[str]]:
+    """Links, node-node, by the switch that they lead up from."""
+    ways: dict[str, list[str]] = {}
+    for port in scenario.wiring.ports[2 * len(scenario.wiring.hosts) :]:
+        if port.index < port.peer:
+            ways.setdefault(port.node, []).append(f"{port.node}-{port.peer_node}")
+    return ways
+
+
 def _one_key(name: str, values: dict[str, Any]) -> tuple[Level, ...]:
     def keys(value: Any) -> Callable[[Scenario], dict[str, Any]]:
         return lambda _scenario: {name: value}
@@ -75,13 +100,9 @@ def _delays(longest_ns: int) -> Level:
     """
 
     def keys(scenario: Scenario) -> dict[str, Any]:
-        ways: dict[str, list[str]] = {}
-        for port in scenario.wiring.ports[2 * len(scenario.wiring.hosts) :]:
-            if port.index < port.peer:
-                ways.setdefault(port.node, []).append(f"{port.node}-{port.peer_node}")
         experiment = scenario.experiment
         own_ns = {name: float(value) for name, value in experiment.link_ns_of.items()}
-        for links in ways.values():
+        for links in _ways_up(scenario).values():
             for number, link in enumerate(links):
                 least_ns = own_ns.get(link, float(experiment.link_ns))
                 own_ns[link] = least_ns + longest_ns * number // max(1, len(links) - 1)
@@ -118,13 +139,13 @@ def _background(share: float) -> Level:
 
 
 def _slow(part: int, divisor: int) -> Level:
-    """One host (``part`` 0), or one in ``part``, has a link of a ``divisor``-th of the speed, which schedules know."""
+    """One host (``part`` 0), or one in ``part``, has a link of a ``divisor``-th of its speed, which schedules know."""
 
     def keys(scenario: Scenario) -> dict[str, Any]:
-        hosts = scenario.wiring.hosts[: scenario.hosts]
-        slow = hosts[::part] if part else hosts[:1]
+        ports = scenario.wiring.ports[: scenario.hosts]
+        slow = ports[::part] if part else ports[:1]
         own = {name: float(value) for name, value in scenario.experiment.link_gbps_of.items()}
-        return {"link_gbps_of": own | {host: float(scenario.experiment.link_gbps) / divisor for host in slow}}
+        return {"link_gbps_of": own | {port.node: float(port.gbps) / divisor for port in slow}}
 
     return Level(f"{'one' if not part else f'1 in {part}'} at 1/{divisor}", keys)
 
@@ -176,7 +197,9 @@ DISTURBANCES: Final = {
             _one_key("start_jitter_ns", {"10": 10e3, "30": 30e3, "100": 100e3}),
             _none,
         ),
-        Disturbance("delays", "ways differ by up to [us]", tuple(map(_delays, (1000, 4000, 16_000))), _none),
+        Disturbance(
+            "delays", "ways differ by up to [us]", tuple(map(_delays, (1000, 4000, 16_000))), _none, _same_ways_up
+        ),
         Disturbance(
             "background", "background, of every link [%]", tuple(map(_background, (0.05, 0.1, 0.2, 0.4))), _none
         ),
@@ -191,9 +214,14 @@ DISTURBANCES: Final = {
                 _uplink("the whole run", _WHOLE_RUN_NS),
             ),
             _none,
+            _one_way_up,
         ),
         Disturbance(
-            "stale", "of the estimate is out of date [%]", _one_key("estimate_stale", _ESTIMATES), _without_plan
+            "stale",
+            "of the estimate is out of date [%]",
+            _one_key("estimate_stale", _ESTIMATES),
+            _without_plan,
+            _one_server,
         ),
         Disturbance("wrong", "flows are estimated wrong by [%]", _one_key("estimate_error", _ESTIMATES), _without_plan),
         Disturbance(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.errors import InputError
-from controller.schedule import Plan, make_plan
+from controller.schedule import SCHEDULES, Plan, make_plan
 from testbed.experiment import Experiment, Run
 from testbed.figures.confidence import half_width
 from testbed.figures.incast import one_demand
@@ -24,6 +24,10 @@ NOTHING: Final = "nothing"
 """What the undisturbed runs are against."""
 UNDISTURBED: Final = "none"
 """Their level."""
+_COUNTED: Final = ("trims", "drops", "lost", "retransmissions", "timeouts")
+_FIGURES: Final = frozenset(
+    (*_COUNTED, "cct_ns", "inflation", "packets", "duplicates", "hot_queue_max_bytes", "fabric_queue_max_bytes")
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ def sweep(options: Options, schedules: Sequence[str], against: Sequence[str], st
         found = [(NOTHING, UNDISTURBED, whole)]
         for name in against:
             each = DISTURBANCES[name]
+            if lacks := each.lacks(ground):
+                left_out[f"{name} is left out: {lacks}"] = None
+                continue
             touched = [run for run, plan in runs.items() if not _spared(each, run, plan, left_out)]
             for level in each.levels[-1:] if strongest else each.levels:
                 texts = [names[run.name] for run in touched]
@@ -122,7 +129,10 @@ def _disturbed(
             continue
         try:
             experiment = experiment_of(options, demand, **keys, schedule=list(texts))
-            prepare(experiment)
+            disturbed = prepare(experiment)
+            for run in experiment.runs:
+                if run.schedule not in SCHEDULES:  # one of the user's own may have something against it
+                    _plan(disturbed, run)
         except InputError as error:
             if len(texts) == 1:
                 left_out[f"{texts[0]} against {each.name} {level.shown} is left out: {error}"] = None
@@ -149,9 +159,14 @@ def table(cells: Sequence[tuple[Row, Cell]], store: Store) -> list[Row]:
     """One line for each run against each level: means over the seeds, with 95 % confidence intervals where two or more ended.
 
     ``inflation``: CCT over the lower bound of the demand on these links, minus 1. ``slower``: CCT over that of the same run and seed
-    undisturbed, minus 1. ``loss``: what was trimmed, dropped or lost, over all packets sent.
+    undisturbed, minus 1. ``loss``: packets of the demand that did not come whole, being trimmed, dropped or lost, over all that were
+    sent. The counters beside it hold background and ACKs as well. Raises CannotRunError for a cell without all figures.
     """
     figures = {cell.address: store.figures(cell) for _, cell in cells}
+    for _, cell in cells:
+        own = figures[cell.address]
+        if own["cct_ns"] is not None and not own.keys() >= _FIGURES:
+            raise store.damaged(cell)
     undisturbed = {
         (row["run"], row["seed"]): figures[cell.address].get("cct_ns")
         for row, cell in cells
@@ -206,7 +221,8 @@ def _line(
     inflation = [100 * own["inflation"] for _, _, own in ended]
     before = [(own["cct_ns"], undisturbed[run, seed]) for seed, _, own in ended]
     slower = [100 * (cct_ns / than - 1) for cct_ns, than in before if than]
-    gone = [100 * (own["trims"] + own["drops"] + own["lost"]) / max(1, own["packets"]) for _, _, own in ended]
+    # Each copy came for the first time, or once more, or did not come whole and was sent again.
+    gone = [100 * (own["retransmissions"] - own["duplicates"]) / max(1, own["packets"]) for _, _, own in ended]
     return {
         "runs": len(group),
         "ended": len(ended),
@@ -220,8 +236,5 @@ def _line(
         "hot_queue_max_packets": max((own["hot_queue_max_bytes"] / mtu for _, _, own in ended), default=None),
         "inner_queue_mean_packets": mean([own["fabric_queue_max_bytes"] / mtu for _, _, own in ended]),
         "loss_mean_percent": mean(gone),
-        **{
-            f"{name}_mean": mean([float(own[name]) for _, _, own in ended])
-            for name in ("trims", "drops", "lost", "retransmissions", "timeouts")
-        },
+        **{f"{name}_mean": mean([float(own[name]) for _, _, own in ended]) for name in _COUNTED},
     }

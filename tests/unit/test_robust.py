@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.cli.main import main
-from controller.errors import InputError
+from controller.errors import CannotRunError, InputError
 from testbed.cli import robust
 from testbed.figures.options import Options
 from testbed.grid.cells import RESULT, Cell
@@ -134,7 +134,16 @@ def figures(cct_ns: float, trims: int = 0) -> dict[str, Any]:
             "hot_queue_max_bytes": 8192,
             "fabric_queue_max_bytes": 4096,
         },
-        **{"packets": 400, "trims": trims, "drops": 0, "lost": 0, "retransmissions": trims, "timeouts": 0},
+        # Twice as many trims as of the demand: the others are of a background.
+        **{
+            "packets": 400,
+            "trims": 2 * trims,
+            "drops": 0,
+            "lost": 3,
+            "retransmissions": trims + 5,
+            "duplicates": 5,
+            "timeouts": 0,
+        },
     }
 
 
@@ -150,7 +159,7 @@ def test_means_are_over_seeds_and_each_is_compared_with_itself(tmp_path: Path) -
     assert after["slower_mean_percent"] == pytest.approx((100 + 50) / 2)
     # Student's t of one degree of freedom, by half the difference of two values.
     assert after["slower_ci95_half_width_percent"] == pytest.approx(12.7062 * 25, rel=1e-4)
-    assert (after["loss_mean_percent"], after["trims_mean"]) == (1.5, 6)
+    assert (after["loss_mean_percent"], after["trims_mean"]) == (1.5, 12)
     assert (after["hot_queue_mean_packets"], after["inner_queue_mean_packets"]) == (2, 1)
     assert draw([before, after], "title").startswith(b"\x89PNG")
     assert draw([before, after], "title") == draw([before, after], "title")
@@ -175,6 +184,65 @@ def test_a_run_that_does_not_end_is_counted_and_no_more(tmp_path: Path) -> None:
     assert draw([before, after], "title").startswith(b"\x89PNG")
 
 
+def test_a_cell_without_all_figures_is_damaged(tmp_path: Path) -> None:
+    lacking = figures(1000)
+    del lacking["trims"]
+    cells, store = kept(tmp_path, dict.fromkeys(((NOTHING, 1), (NOTHING, 2), ("jitter", 1), ("jitter", 2)), lacking))
+    with pytest.raises(CannotRunError, match=r"result\.json is damaged: delete the folder"):
+        table(cells, store)
+
+
+def test_a_cell_whose_bytes_are_lost_for_good_is_not_damaged(tmp_path: Path) -> None:
+    lost = {**figures(1000), "cct_ns": None, "inflation": None, "delivered_bytes": 1, "expected_bytes": 2}
+    cells, store = kept(tmp_path, dict.fromkeys(((NOTHING, 1), (NOTHING, 2), ("jitter", 1), ("jitter", 2)), lost))
+    assert store.has(cells[0][1])
+    with pytest.raises(
+        CannotRunError, match="lost packets for good and has no CCT: give loss_recovery sack or timeout"
+    ):
+        table(cells, store)
+
+
+def test_what_a_network_lacks_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    """Four hosts on one leaf, in one server of them all but two."""
+    small = Options((), {"hosts_per_leaf": 4, "gpus_per_server": 3}, (), (4,), (0.5,), (400_000,), 1, False, tmp_path)
+    grid = sweep(small, ["rate"], ["delays", "uplink", "stale"])
+    assert [row["against"] for row, _ in grid.cells] == [NOTHING]
+    assert grid.left_out == [
+        "delays is left out: no switch of this network has two ways up",
+        "uplink is left out: no switch of this network has a way up",
+        "stale is left out: with one server there are no other favourites",
+    ]
+
+
+def test_a_slow_host_is_slower_than_it_was(tmp_path: Path) -> None:
+    found = cells_of(tmp_path, ["rate"], ["slow"], link_gbps_of={"h1": 100})
+    assert found["slow", "1 in 4 at 1/4", "rate"].keys["link_gbps_of"] == {"h1": 25, "h5": 200, "h9": 200, "h13": 200}
+
+
+def test_a_schedule_of_ones_own_that_fails_under_a_disturbance_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "equal.py"
+    file.write_text(
+        """
+from dataclasses import replace
+from controller.errors import InputError
+from controller.schedule import spreadout
+
+def plan(demand, setting):
+    if len(set(setting.speeds_bps)) > 1:
+        raise InputError("speeds differ")
+    return spreadout.SCHEDULE.plan(demand, setting)
+
+SCHEDULE = replace(spreadout.SCHEDULE, name="equal", plan=plan)
+"""
+    )
+    grid = sweep(options(tmp_path), [str(file), "rate"], ["slow"], strongest=True)
+    assert [(row["against"], row["run"] == "rate") for row, _ in grid.cells] == [
+        *((NOTHING, False), (NOTHING, True)),
+        ("slow", True),
+    ]
+    assert any("against slow 1 in 4 at 1/4 is left out" in line and "speeds differ" in line for line in grid.left_out)
+
+
 WRONG = {
     "disturbance": (["--against", "jitter,rain"], "--against: 'rain' is not known: give a list of jitter, delays,"),
     "twice": (["--against", "jitter,jitter"], "names something twice"),
@@ -185,6 +253,9 @@ WRONG = {
     "unit of nothing": (["--unit", "tokens"], "--unit says how the file of --demand is read, give one"),
     "no seeds": (["--seeds", "0"], "--seeds 0: give 1 to 1000"),
     "no packet": (["--bytes", "0"], "--bytes 0: give at least one packet"),
+    "part of a packet": (["--bytes", "4095"], "--bytes 4095: give at least one packet"),
+    "open loop": (["--loss-recovery", "none"], "--loss-recovery none: what a disturbance takes would never come"),
+    "half an option": (["--seed", "2"], "unrecognized arguments: --seed 2"),
     "too many hosts": (["--hosts", "5000"], "--hosts 5000: give 2 to 1000"),
     "no file": (["--demand", "nowhere.csv"], "nowhere.csv"),
     "jobs": (["--jobs", "2", "--dask", "tcp://x:1"], "--jobs is for this machine"),
