@@ -139,7 +139,7 @@ fuzz: $(BIN)/incastfree $(ENGINE_STAMP) build/dev.stamp ## changed files for eve
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 bench-controller: $(BIN)/incastfree $(NATIVE_STAMP) ## measure the controller: M, a rank's rates, their write (a minute)
-	@$(BIN)/python benchmarks/controller
+	@$(BIN)/python benchmarks/controller_speed
 
 p4: ## compile the P4 switch for BMv2 again (where p4c is)
 	@$(PYTHON) scripts/build-p4.py

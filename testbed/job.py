@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
@@ -27,7 +28,7 @@ from testbed.engine import (
 )
 from testbed.experiment import Run
 from testbed.parameters import FREEZE_NS
-from testbed.phases import phases_of
+from testbed.phases import Phase, phases_of
 from testbed.scenario import PACKETS_A_WORD, PERIOD_FABRIC_NS, SHORTEST_LINK, Scenario, ports_of_link
 from testbed.stage.virtual.guest import VISIBLE
 from testbed.times import delay_ns, fixed_byte_ns
@@ -219,8 +220,8 @@ def _delay_rates(scenario: Scenario, plan: Plan, before: Plan | None, flows: NDA
     return rates_ns
 
 
-def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
-    """Writes what testbed.stage.tasks.collective reads into ``work``."""
+def prepare_job(scenario: Scenario, run: Run, work: Path, planned: Iterable[Phase] | None = None) -> Job:
+    """Writes what testbed.stage.tasks.collective reads into ``work``; ``planned``: its phases, where they have been begun."""
     experiment, parameters = scenario.experiment, scenario.parameters
     if run.cc.endswith(".py"):
         (work / USER_CONTROL).write_bytes(Path(run.cc).read_bytes())
@@ -238,7 +239,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path) -> Job:
     disciplines: set[Discipline] = set()
     before: Plan | None = None
     paced_by_dpus = dpu_model.of_dpus(scenario, run)
-    for number, phase in enumerate(phases_of(scenario, run)):
+    for number, phase in enumerate(planned or phases_of(scenario, run)):
         demand, plan = phase.demand, phase.plan
         disciplines.add(plan.discipline)
         waited_ns = experiment.control_delay_ns if phase.first else Fraction(0)

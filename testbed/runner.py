@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import platform
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from testbed.experiment import Run, to_toml
 from testbed.job import LOGS, USER_CONTROL, Job, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
 from testbed.measure.store import write_atomically, write_table
+from testbed.phases import Phase, phases_of
 from testbed.scenario import Scenario
 from testbed.stage.host.budget import check_budget
 from testbed.stage.host.checks import require
@@ -63,11 +65,12 @@ def run_schedule(
     at_once: int = 1,
     logs: Path | None = None,
     inspect: Callable[[Path], None] | None = None,
+    planned: Iterable[Phase] | None = None,
 ) -> RunData:
     """One run in one machine of the experiment's stage; ``schedule``: SCHEDULE or SCHEDULE+CC.
 
     ``inspect`` is given the folder of what the run has written, before it goes; what is traced is then read by it alone.
-    ``logs``: a folder for the logs of switches that are processes, however the run ends. Raises CannotRunError with one line where it cannot finish.
+    ``logs``: a folder for the logs of switches that are processes, however the run ends. ``planned``: its phases, where they have been begun. Raises CannotRunError with one line where it cannot finish.
     """
     run = scenario.experiment.run_of(schedule)
     begin = time.monotonic()
@@ -87,7 +90,7 @@ def run_schedule(
         marks[kind] = now if kind == "phase" else marks[kind]
 
     with work_folder() as work:
-        job: Job = prepare_job(scenario, run, work)
+        job: Job = prepare_job(scenario, run, work, planned)
         if run.cc.endswith(".py"):
             cc_sha256 = _sha256(work / USER_CONTROL)
         machine = _machine(scenario, job, work, cpu, at_once)
@@ -238,6 +241,7 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
         check_budget(scenario.experiment, scenario.wiring, scenario.demands, scenario.speeds_bps, scenario.dilation)
     else:
         kernel.find()
+    planned = {schedule: _begun(scenario, schedule) for schedule in schedules}  # likewise
     prepare_folder(scenario, out)
 
     # In real time one run would make the other late.
@@ -247,7 +251,7 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
         cpu = processors.get()
         try:
             name = scenario.experiment.run_of(schedule).name
-            data = run_schedule(scenario, schedule, cpu, progress, stop, at_once, out / name)
+            data = run_schedule(scenario, schedule, cpu, progress, stop, at_once, out / name, planned=planned[schedule])
         finally:
             processors.put(cpu)
         with writing:
@@ -272,6 +276,12 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
     if failed:
         raise failed
     return [finished[schedule] for schedule in schedules]
+
+
+def _begun(scenario: Scenario, schedule: str) -> Iterator[Phase]:
+    """The phases of a run, the first of them planned: what cannot be planned raises InputError here, in the thread that hears signals."""
+    phases = phases_of(scenario, scenario.experiment.run_of(schedule))
+    return itertools.chain([next(phases)], phases)
 
 
 def prepare_folder(scenario: Scenario, out: Path) -> None:

@@ -149,7 +149,7 @@ class EbpfNic(Nic):
             slots=RATE_SLOTS,
             update_ns=430,
             update_basis="measured",
-            update_source="benchmarks/controller: 1,000 rates from Python on an EPYC; 1,700 ns without the C part",
+            update_source="benchmarks/controller_speed: 1,000 rates from Python on an EPYC; 1,700 ns without the C part",
         )
 
     def write_peers(self, peers: Mapping[int, Address]) -> None:

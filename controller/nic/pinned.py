@@ -36,7 +36,7 @@ class PinnedNic(Nic):
             slots=RATE_SLOTS,
             update_ns=300,
             update_basis="measured",
-            update_source="benchmarks/controller: 1,000 rates from Python on an EPYC; 2,300 ns without the C part",
+            update_source="benchmarks/controller_speed: 1,000 rates from Python on an EPYC; 2,300 ns without the C part",
         )
 
     def write_rates(self, steps: Steps) -> None:

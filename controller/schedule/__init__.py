@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import pkgutil
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
 from typing import Final
@@ -54,6 +56,11 @@ def check_schedule(text: str, base: str = "") -> str:
     """
     name, options = parse_schedule(text)
     if name.endswith(".py"):
+        for option in options:
+            if not option or "/" in option:  # results of the run lie in a folder of this name
+                raise InputError(
+                    f"schedule {text!r}: an option is empty or has a slash: give one of its own, or a mode"
+                )
         return ":".join((check_file(name, base), *options))
     if name not in SCHEDULES:
         raise InputError(f"schedule {name!r} is not known: use {' or '.join(SCHEDULES)}, or a Python file")
@@ -66,7 +73,7 @@ def _sorted_options(schedule: Schedule, options: Sequence[str]) -> tuple[tuple[s
     own: list[str] = []
     modes: list[str] = []
     for option in options:
-        numeric = schedule.numeric and option[:1].isdigit()
+        numeric = schedule.numeric and re.fullmatch(r"[0-9]+(\.[0-9]+)?", option)
         if schedule.staged and option in MODES:
             modes.append(option)
         elif option in schedule.options or numeric:
@@ -109,11 +116,18 @@ def make_plan(
     setting = Setting(tuple(speeds_bps), mtu_bytes, gpus_per_server, options)
     name = parse_schedule(schedule)[0]
     with blaming(name, "made no plan") if name.endswith(".py") else contextlib.nullcontext():
-        plan = chosen.plan(demand, setting)
+        plan = chosen.plan(_unchangeable(demand), setting)
         check_plan(chosen, plan, demand, setting)
     if plan.discipline is not Discipline.STAGED:
         return plan
     return with_mode(plan, mode or Stages(stages))
+
+
+def _unchangeable(demand: Demand) -> Demand:
+    """The same for a schedule, which is not to change what is sent."""
+    wire_bytes = demand.wire_bytes.view()
+    wire_bytes.setflags(write=False)
+    return replace(demand, wire_bytes=wire_bytes)
 
 
 def has_barrier(schedule: str, stages: str) -> bool:

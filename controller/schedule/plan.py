@@ -131,19 +131,34 @@ def staged(hosts: int, stages: Iterable[Iterable[tuple[int, int, int]]], carries
 def check_plan(schedule: Schedule, plan: Plan, demand: Demand, setting: Setting) -> None:
     """Raises ValueError where a plan does not do what its schedule says: a fault of the schedule, not of its input.
 
-    Stages must be matchings and send exactly the demand, in whole packets but for a flow's last; exact ones must
-    last as many packets as the largest sender or receiver has.
+    Rates and turns must be there for all that is sent. Stages must be matchings and send exactly the demand, in whole packets but for
+    a flow's last; exact ones must last as many packets as the largest sender or receiver has.
     """
     if not isinstance(plan, Plan):
         raise ValueError(f"{schedule.name}: a {type(plan).__name__} is no Plan")
     carried = plan.carries or demand
     if plan.carries and _payload(plan.carries, setting.mtu_bytes) != _payload(demand, setting.mtu_bytes):
         raise ValueError(f"{schedule.name}: its servers send another amount than the demand")
+    if not isinstance(plan.discipline, Discipline):
+        raise ValueError(f"{schedule.name}: {plan.discipline!r} is no Discipline")
+    for discipline, what, words in (
+        (Discipline.PACED, "steps", plan.steps),
+        (Discipline.DEFICIT, "quanta_bytes", plan.quanta_bytes),
+    ):
+        if plan.discipline is discipline:
+            _check_words(f"{schedule.name}: {what}", words, carried)
     if plan.discipline is not Discipline.STAGED:
         return
     stages = plan.stages
-    if (np.diff(stages["stage"]) < 0).any():
+    if not isinstance(stages, np.ndarray) or stages.dtype != STAGE or stages.ndim != 1:
+        raise ValueError(f"{schedule.name}: stages are no array of STAGE")
+    if (np.diff(stages["stage"], prepend=-1) < 0).any():
         raise ValueError(f"{schedule.name}: stages are not in order")
+    if (np.diff(stages["stage"], prepend=-1) > 1).any() or (stages["stage"][:1] != 0).any():
+        raise ValueError(f"{schedule.name}: stages do not count from 0, one after the other")
+    for side in ("source", "destination"):
+        if len(stages) and not 0 <= stages[side].min() <= stages[side].max() < demand.hosts:
+            raise ValueError(f"{schedule.name}: a {side} is none of {demand.hosts} hosts, which count from 0")
     for side in ("source", "destination"):
         if len(np.unique(stages["stage"] * demand.hosts + stages[side])) < len(stages):
             raise ValueError(f"{schedule.name}: a stage is no matching: a {side} occurs in it twice")
@@ -153,6 +168,11 @@ def check_plan(schedule: Schedule, plan: Plan, demand: Demand, setting: Setting)
         raise ValueError(f"{schedule.name}: the stages send another amount than the demand")
     if (stages["bytes"] <= 0).any():
         raise ValueError(f"{schedule.name}: a transfer sends nothing")
+    flows = stages["source"] * demand.hosts + stages["destination"]
+    last = np.zeros(len(stages), dtype=bool)
+    last[len(stages) - 1 - np.unique(flows[::-1], return_index=True)[1]] = True
+    if (stages["bytes"][~last] % setting.mtu_bytes).any():
+        raise ValueError(f"{schedule.name}: a transfer that is not its flow's last is no whole packets")
     if schedule.exact:
         packets = -(-carried.wire_bytes // setting.mtu_bytes)
         most = int(max(packets.sum(axis=0).max(), packets.sum(axis=1).max()))
@@ -161,6 +181,15 @@ def check_plan(schedule: Schedule, plan: Plan, demand: Demand, setting: Setting)
         length = int((-(-plan.stage_bytes // setting.mtu_bytes)).sum())
         if length != most:
             raise ValueError(f"{schedule.name}: its stages last {length} packets, the bound is {most}")
+
+
+def _check_words(what: str, words: object, carried: Demand) -> None:
+    """Raises ValueError for what are no N x N words of 32 bits, and where one is 0 of a flow that is sent."""
+    shape = carried.wire_bytes.shape
+    if not isinstance(words, np.ndarray) or words.shape != shape or words.dtype != np.uint32:
+        raise ValueError(f"{what} are no array of {shape[0]} x {shape[1]} uint32")
+    if (words[carried.wire_bytes > 0] == 0).any():
+        raise ValueError(f"{what} are 0 for a flow that is sent")
 
 
 def server_packets(packets: NDArray[np.int64], gpus_per_server: int) -> int:

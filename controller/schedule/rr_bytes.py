@@ -26,7 +26,7 @@ def _plan(demand: Demand, setting: Setting) -> Plan:
         share = setting.mtu_bytes * flows * wire / np.maximum(1, wire.sum(axis=1, keepdims=True))
         quanta = np.clip(np.rint(share), _LEAST_BYTES, _MOST_BYTES)
     else:
-        if not given.isdigit() or not _LEAST_BYTES <= int(given) <= _MOST_BYTES:
+        if not given.isdecimal() or not _LEAST_BYTES <= int(given) <= _MOST_BYTES:
             raise InputError(f"rr-bytes:{given}: give whole bytes a turn, {_LEAST_BYTES} to {_MOST_BYTES}, or demand")
         quanta = np.full(wire.shape, int(given))
     return Plan(

@@ -23,6 +23,7 @@ from testbed.cli import execute
 from testbed.report import plots
 from testbed.runner import Progress, nothing_to_send
 from testbed.scenario import Scenario
+from testbed.stage.virtual import kernel
 from testbed.workload.zipf import zipf
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -330,6 +331,21 @@ def test_rates_overwrites_no_demand(capsys: pytest.CaptureFixture[str], words: l
     assert reason in bad(run(capsys, "rates", "good.csv", *words))
     assert Path("good.csv").read_text() == before
     assert not Path("r.csv").exists()
+
+
+def test_what_cannot_be_planned_leaves_an_earlier_comparison(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "find", lambda: kernel.Kernel(Path("linux"), "6.12", "key"))
+    table = Path("out/rr/flows.parquet")
+    table.parent.mkdir(parents=True)
+    table.write_text("earlier")
+    Path("out/result.json").write_text('{"runs": [{"run": "rr"}]}')
+    assert "rate:2: give the share" in bad(
+        run(capsys, "compare", "--demand", "good.csv", "--schedule", "rr,rate:2", "--out", "out")
+    )
+    assert table.read_text() == "earlier"
+    assert sorted(path.name for path in Path("out").iterdir()) == ["result.json", "rr"]
 
 
 def test_pipes_and_devices_are_no_demands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -324,7 +324,7 @@ def test_runs_follow_each_other(matrix: Path, tmp_path: Path, as_root: pytest.Mo
     """In real time one would make the other late."""
     running, most = threading.Lock(), []
 
-    def run_schedule(_scenario: Scenario, schedule: str, _cpu: int, *_: object) -> RunData:
+    def run_schedule(_scenario: Scenario, schedule: str, _cpu: int, *_: object, **_more: object) -> RunData:
         most.append(running.acquire(blocking=False))
         time.sleep(0.05)
         running.release()

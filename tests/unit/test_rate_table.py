@@ -603,7 +603,7 @@ def test_a_reader_in_c_knows_that_it_was_overtaken(compile_c: Compile) -> None:
     assert found == {(whole, begun): int(whole + begun < 2) for whole in range(4) for begun in range(2)}
 
 
-READER_SOURCE = (REPOSITORY / "benchmarks/controller/rate_table_reader.c").read_text()
+READER_SOURCE = (REPOSITORY / "benchmarks/controller_speed/rate_table_reader.c").read_text()
 PATTERNS = 64
 
 
@@ -640,7 +640,7 @@ def shared() -> Iterator[SharedTable]:
 
 @pytest.mark.usefixtures("part")
 def test_no_read_of_a_whole_table_is_torn(compile_c: Compile, shared: SharedTable) -> None:
-    """A reader in C against a writer, both without pause; benchmarks/controller does it ten million times."""
+    """A reader in C against a writer, both without pause; benchmarks/controller_speed does it ten million times."""
     rates = patterns()
     shared.table.write(rates[1])
     reader = shared.start(compile_c(READER_SOURCE), 500_000)

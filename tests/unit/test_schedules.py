@@ -269,7 +269,10 @@ def test_turns_in_proportion() -> None:
     ("text", "reason"),
     [
         ("rate:2", "rate:2: give the share of R that is used, 0.01 to 1"),
-        ("rate:0.1x", "rate:0.1x: give the share"),
+        ("rate:0.1x", "schedule rate has no option '0.1x': use 1, 0.98, or a number"),
+        ("rate:1/3", "schedule rate has no option '1/3'"),
+        ("rate:1/../../evil", "schedule rate has no option '1/../../evil'"),
+        ("rr-bytes:1²", "schedule rr-bytes has no option '1²'"),
         ("rr-bytes:1", "rr-bytes:1: give whole bytes a turn, 64 to"),
         ("rr:1", "schedule rr has no option '1': it has none"),
         ("bvn:0.5", "schedule bvn has no option '0.5': use bottleneck, any, weight, barrier, clock, free"),
@@ -280,6 +283,59 @@ def test_what_cannot_be_planned_is_refused(text: str, reason: str) -> None:
     with pytest.raises(InputError) as caught:
         make_plan(text, Demand(np.array([[0, MTU], [MTU, 0]])), speeds(2))
     assert reason in str(caught.value)
+
+
+OF_ONES_OWN = """
+from dataclasses import replace
+import numpy as np
+from controller.schedule.plan import STAGE, Discipline, Plan, Schedule, staged
+
+def stages(*rows, dtype=STAGE):
+    return replace(staged(2, []), stages=np.array(list(rows), dtype=dtype))
+
+def words(value, dtype=np.uint32, hosts=2):
+    return np.full((hosts, hosts), value, dtype=dtype)
+
+def plan(demand, setting):
+    {body}
+
+SCHEDULE = Schedule(name="own", source="a test", complexity="", length="", plan=plan)
+"""
+NO_PLANS = {
+    "demand.wire_bytes[:] = 0": "read-only",
+    "return Plan(7, words(1))": "7 is no Discipline",
+    "return Plan(Discipline.PACED, words(0))": "steps are 0 for a flow that is sent",
+    "return Plan(Discipline.PACED, words(0.5, float))": "steps are no array of 2 x 2 uint32",
+    "return Plan(Discipline.PACED, words(1, hosts=3))": "steps are no array of 2 x 2 uint32",
+    "return Plan(Discipline.DEFICIT, words(0))": "quanta_bytes are no array of 2 x 2 uint32",
+    "return Plan(Discipline.DEFICIT, words(0), quanta_bytes=words(0))": "quanta_bytes are 0 for a flow that is sent",
+    "return stages((0, 0, 1, 8192), (2, 1, 0, 64))": "stages do not count from 0",
+    "return stages((1, 0, 1, 8192), (2, 1, 0, 64))": "stages do not count from 0",
+    "return stages((-1, 0, 1, 8192), (0, 1, 0, 64))": "stages do not count from 0",
+    "return stages((0, 0, 1, 8192), (0, 1, -2, 64))": "a destination is none of 2 hosts",
+    "return stages((0, 0, 1, 8192), (0, 2, 0, 64))": "a source is none of 2 hosts",
+    "return stages((0, 0, 1, 1000), (0, 1, 0, 64), (1, 0, 1, 7192))": "not its flow's last is no whole packets",
+    "return replace(stages(), stages=np.zeros(2))": "stages are no array of STAGE",
+}
+
+
+@pytest.mark.parametrize("body", NO_PLANS)
+def test_a_file_whose_plan_is_none_is_one_line_that_names_it(tmp_path: Path, body: str) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OF_ONES_OWN.replace("{body}", body))
+    demand = Demand(np.array([[0, 2 * MTU], [64, 0]]))
+    with pytest.raises(InputError) as caught:
+        make_plan(str(file), demand, speeds(2))
+    assert NO_PLANS[body] in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert demand.wire_bytes.tolist() == [[0, 2 * MTU], [64, 0]]
+
+
+def test_options_of_a_file_are_no_paths(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OF_ONES_OWN.replace("{body}", "pass"))
+    with pytest.raises(InputError, match="an option is empty or has a slash"):
+        check_schedule("own.py:a/../../b", str(tmp_path))
 
 
 def test_servers_must_be_full() -> None:
