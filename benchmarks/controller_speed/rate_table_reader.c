@@ -2,11 +2,11 @@
 /* Reads whole rate tables as fast as it can, and checks that each is of one write: rate_table_reader FD
  * READS.
  *
- * FD is the memory of a table, shared with a writer (benchmarks/controller_speed, tests/unit/test_rate_table.py)
- * whose write number g has (g mod 64) * 0x9e3779b1 + slot * 0x85ebca77 as the rate of each slot. Waits for
- * the first write and says "ready"; prints one line of numbers: reads, torn ones, reads of an older
- * generation than the one before, attempts that a writer overtook, generations that were seen. Exit code 0 if
- * no read was torn and none went back.
+ * FD is the memory of a table, shared with a writer (benchmarks/controller_speed,
+ * tests/unit/test_rate_table.py) whose write number g has (g mod 64) * 0x9e3779b1 + slot * 0x85ebca77 as the
+ * rate of each slot. Waits for the first write and says "ready"; prints one line of numbers: reads, torn
+ * ones, reads of an older generation than the one before, attempts that a writer overtook, generations that
+ * were seen. Exit code 0 if no read was torn and none went back.
  */
 #pragma GCC optimize("O3") /* a reader that is slow to check meets few writes */
 
