@@ -112,7 +112,7 @@ test: setup build/dev.stamp browser ## run all tests
 	@scripts/install-packages.sh $(TRAFFIC_PACKAGES)
 	@$(BIN)/python -m pytest tests
 
-unit: $(BIN)/incastfree $(ENGINE_STAMP) $(NATIVE_STAMP) build/dev.stamp ## run the tests that boot nothing
+unit: $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) $(PATIENCE) build/dev.stamp ## run the tests that boot nothing
 	@$(BIN)/python -m pytest tests/unit
 
 lint: packages $(ENGINE_STAMP) build/dev.stamp ## ruff, mypy, import-linter, clang-format, shellcheck
