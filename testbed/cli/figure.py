@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,11 +11,10 @@ from typing import Any, Final
 from controller.cli.options import whole_number
 from controller.errors import CannotRunError, InputError
 from testbed.cli.experiment_options import add_experiment_options, experiment_mapping
-from testbed.cli.output import check_places, csv_bytes, job_count, list_of, write
+from testbed.cli.output import csv_bytes, job_count, list_of, run_and_write
 from testbed.experiment import DEMAND_KEYS
 from testbed.figures import incast, real, scale, use
 from testbed.figures.options import Figure, Options, check_load_balancers
-from testbed.grid.run import run_grid
 from testbed.grid.store import Store
 from testbed.stage.virtual.machine import work_folder
 
@@ -97,29 +95,16 @@ def run(arguments: argparse.Namespace) -> int:
     figure = _FIGURES[arguments.number]
     with work_folder() as scratch:
         cells = figure.cells(_options(figure, arguments, scratch))
-    store = Store(arguments.out)
-    try:
-        files = {what: arguments.out / f"figure-{figure.number}{suffix}" for what, suffix in _SUFFIXES.items()}
-        if figure.gain is None:
-            del files["gain"]
-        check_places(list(files.values()))  # before hours of runs
-        try:
-            run_grid([cell for _, cell in cells], store, jobs=arguments.jobs or 0, dask=arguments.dask)
-            rows = figure.table(cells, store)
-            made = {"table": csv_bytes(rows), "picture": figure.draw(rows, figure.title)}
-            if figure.gain is not None:
-                made["gain"] = csv_bytes(figure.gain(cells, store))
-            made["cells"] = csv_bytes([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells])
-        except CannotRunError:
-            if files["table"].exists():
-                print(f"note: {files['table']} and its picture are still those of an earlier command", file=sys.stderr)
-            raise
-        for what, file in files.items():
-            write(file, made[what])
-    finally:
-        store.close()
-    for what, file in files.items():
-        print(f"{what:8} {file}")
+    files = {what: arguments.out / f"figure-{figure.number}{suffix}" for what, suffix in _SUFFIXES.items()}
+    if figure.gain is None:
+        del files["gain"]
+
+    def made(store: Store) -> dict[str, bytes]:
+        rows = figure.table(cells, store)
+        found = {"table": csv_bytes(rows), "picture": figure.draw(rows, figure.title)}
+        return found | ({"gain": csv_bytes(figure.gain(cells, store))} if figure.gain is not None else {})
+
+    run_and_write(arguments, cells, files, made)
     return 0
 
 

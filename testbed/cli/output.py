@@ -6,15 +6,19 @@ import argparse
 import csv
 import io
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from controller.cli.options import whole_number
 from controller.errors import CannotRunError
+from testbed.grid.cells import Cell
+from testbed.grid.run import run_grid
+from testbed.grid.store import Store
 from testbed.measure.store import write_atomically
 
-__all__ = ["check_places", "csv_bytes", "job_count", "list_of", "write"]
+__all__ = ["csv_bytes", "job_count", "list_of", "run_and_write", "write"]
 
 _DIGITS: Final = 4
 
@@ -59,6 +63,35 @@ def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
             {name: round(value, _DIGITS) if isinstance(value, float) else value for name, value in row.items()}
         )
     return text.getvalue().encode()
+
+
+def run_and_write(
+    arguments: argparse.Namespace,
+    cells: Sequence[tuple[Mapping[str, Any], Cell]],
+    files: Mapping[str, Path],
+    make: Callable[[Store], dict[str, bytes]],
+) -> None:
+    """Runs what is missing of a grid, then writes ``files``, by what they hold: of "cells" this makes the content, of all others ``make``.
+
+    ``arguments``: out, jobs, dask. What an earlier command wrote stays until all of it can be replaced. Raises CannotRunError.
+    """
+    store = Store(arguments.out)
+    try:
+        check_places(list(files.values()))  # before hours of runs
+        try:
+            run_grid([cell for _, cell in cells], store, jobs=arguments.jobs or 0, dask=arguments.dask)
+            made = make(store)
+        except CannotRunError:
+            if files["table"].exists():
+                print(f"note: {files['table']} and its picture are still those of an earlier command", file=sys.stderr)
+            raise
+        made["cells"] = csv_bytes([{**row, "cell": cell.label, "address": cell.address} for row, cell in cells])
+        for what, file in files.items():
+            write(file, made[what])
+    finally:
+        store.close()
+    for what, file in files.items():
+        print(f"{what:8} {file}")
 
 
 def check_places(paths: Sequence[Path]) -> None:

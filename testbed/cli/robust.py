@@ -12,10 +12,9 @@ from controller.cli.options import whole_number
 from controller.demand import MTU_BYTES
 from controller.errors import CannotRunError, InputError
 from testbed.cli.experiment_options import add_experiment_options, experiment_mapping
-from testbed.cli.output import check_places, csv_bytes, job_count, list_of, write
+from testbed.cli.output import csv_bytes, job_count, list_of, run_and_write
 from testbed.experiment import DEMAND_KEYS
 from testbed.figures.options import Options, seeds_text
-from testbed.grid.run import run_grid
 from testbed.grid.store import Store
 from testbed.robustness.disturbances import DISTURBANCES
 from testbed.robustness.picture import draw
@@ -98,27 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
         )
     for line in grid.left_out:
         print(f"note: {line}", file=sys.stderr)
-    store = Store(arguments.out)
-    try:
-        files = {what: arguments.out / f"robustness{suffix}" for what, suffix in _SUFFIXES.items()}
-        check_places(list(files.values()))
-        try:
-            run_grid([cell for _, cell in grid.cells], store, jobs=arguments.jobs or 0, dask=arguments.dask)
-            rows = table(grid.cells, store)
-            made = {"table": csv_bytes(rows), "text": markdown(rows).encode(), "picture": draw(rows, _title(options))}
-            made["cells"] = csv_bytes(
-                [{**row, "cell": cell.label, "address": cell.address} for row, cell in grid.cells]
-            )
-        except CannotRunError:
-            if files["table"].exists():
-                print(f"note: {files['table']} and its picture are still those of an earlier command", file=sys.stderr)
-            raise
-        for what, file in files.items():
-            write(file, made[what])
-    finally:
-        store.close()
-    for what, file in files.items():
-        print(f"{what:8} {file}")
+
+    def made(store: Store) -> dict[str, bytes]:
+        rows = table(grid.cells, store)
+        return {"table": csv_bytes(rows), "text": markdown(rows).encode(), "picture": draw(rows, _title(options))}
+
+    files = {what: arguments.out / f"robustness{suffix}" for what, suffix in _SUFFIXES.items()}
+    run_and_write(arguments, grid.cells, files, made)
     return 0
 
 
