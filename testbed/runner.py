@@ -251,7 +251,9 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
         cpu = processors.get()
         try:
             name = scenario.experiment.run_of(schedule).name
-            data = run_schedule(scenario, schedule, cpu, progress, stop, at_once, out / name, planned=planned[schedule])
+            data = run_schedule(
+                scenario, schedule, cpu, progress, stop, at_once, out / name, planned=planned.pop(schedule)
+            )
         finally:
             processors.put(cpu)
         with writing:
@@ -279,8 +281,15 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
 
 
 def _begun(scenario: Scenario, schedule: str) -> Iterator[Phase]:
-    """The phases of a run, the first of them planned: what cannot be planned raises InputError here, in the thread that hears signals."""
-    phases = phases_of(scenario, scenario.experiment.run_of(schedule))
+    """The phases of a run, planned as far as may fail: that raises InputError here, in the thread that hears signals.
+
+    A built-in schedule that plans the first demand plans all of them, and a plan of stages may be large: the others are made when
+    they are run. A user's file may fail, or not end, at any.
+    """
+    run = scenario.experiment.run_of(schedule)
+    phases = phases_of(scenario, run)
+    if run.schedule.endswith(".py"):
+        return iter(list(phases))
     return itertools.chain([next(phases)], phases)
 
 

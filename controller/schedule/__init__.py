@@ -73,7 +73,7 @@ def _sorted_options(schedule: Schedule, options: Sequence[str]) -> tuple[tuple[s
     own: list[str] = []
     modes: list[str] = []
     for option in options:
-        numeric = schedule.numeric and re.fullmatch(r"[0-9]+(\.[0-9]+)?", option)
+        numeric = schedule.numeric and re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", option)
         if schedule.staged and option in MODES:
             modes.append(option)
         elif option in schedule.options or numeric:
