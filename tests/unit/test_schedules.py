@@ -309,6 +309,7 @@ SCHEDULE = Schedule(name="own", source="a test", complexity="", length="", plan=
 """
 NO_PLANS = {
     "demand.wire_bytes[:] = 0": "read-only",
+    "demand.wire_bytes.setflags(write=True); demand.wire_bytes[:] = 0; return staged(2, [])": "another amount",
     "return Plan(7, words(1))": "7 is no Discipline",
     "return Plan(Discipline.PACED, words(0))": "steps are 0 for a flow that is sent",
     "return Plan(Discipline.PACED, words(0.5, float))": "steps are no array of 2 x 2 uint32",
