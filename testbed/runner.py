@@ -20,6 +20,7 @@ from typing import Any, Final
 from controller import __version__
 from controller.errors import CannotRunError, InputError
 from controller.formats import files_of
+from testbed.engine import cca
 from testbed.experiment import Run, to_toml
 from testbed.job import LOGS, USER_CONTROL, Job, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
@@ -289,7 +290,11 @@ def _begun(scenario: Scenario, schedule: str) -> Iterator[Phase]:
     run = scenario.experiment.run_of(schedule)
     phases = phases_of(scenario, run)
     if run.schedule.endswith(".py"):
-        return iter(list(phases))
+        planned = list(phases)
+        control = cca.load(run.cc) if run.cc in cca.BUILT_IN else None
+        if control and control.kind == "rate" and any(phase.plan.stage_count for phase in planned):
+            raise InputError(f"{run.name}: {run.cc} sets rates, which stages have none of: give one of windows")
+        return iter(planned)
     return itertools.chain([next(phases)], phases)
 
 

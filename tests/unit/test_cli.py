@@ -365,6 +365,9 @@ def test_what_cannot_be_planned_leaves_an_earlier_comparison(
     demands = ("--demand", "little.csv", "--demand", "much.csv")
     line = bad(run(capsys, "compare", *demands, "--schedule", "rr,later.py", "--out", "out"))
     assert "later.py, line 7: made no plan (ValueError: that is much)" in line
+    Path("stages.py").write_text("from controller.schedule.spreadout import SCHEDULE\n")
+    line = bad(run(capsys, "compare", "--demand", "good.csv", "--schedule", "rr,stages.py+dcqcn", "--out", "out"))
+    assert "stages+dcqcn: dcqcn sets rates, which stages have none of" in line
     assert table.read_text() == "earlier"
 
 
