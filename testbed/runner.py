@@ -20,6 +20,7 @@ from typing import Any, Final
 from controller import __version__
 from controller.errors import CannotRunError, InputError
 from controller.formats import files_of
+from testbed.engine import cca
 from testbed.experiment import Run, to_toml
 from testbed.job import LOGS, USER_CONTROL, Job, prepare_job
 from testbed.measure.results import RunData, collect, empty_figures
@@ -251,7 +252,9 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
         cpu = processors.get()
         try:
             name = scenario.experiment.run_of(schedule).name
-            data = run_schedule(scenario, schedule, cpu, progress, stop, at_once, out / name, planned=planned[schedule])
+            data = run_schedule(
+                scenario, schedule, cpu, progress, stop, at_once, out / name, planned=planned.pop(schedule)
+            )
         finally:
             processors.put(cpu)
         with writing:
@@ -279,8 +282,19 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
 
 
 def _begun(scenario: Scenario, schedule: str) -> Iterator[Phase]:
-    """The phases of a run, the first of them planned: what cannot be planned raises InputError here, in the thread that hears signals."""
-    phases = phases_of(scenario, scenario.experiment.run_of(schedule))
+    """The phases of a run, planned as far as may fail: that raises InputError here, in the thread that hears signals.
+
+    A built-in schedule that plans the first demand plans all of them, and a plan of stages may be large: the others are made when
+    they are run. A user's file may fail, or not end, at any.
+    """
+    run = scenario.experiment.run_of(schedule)
+    phases = phases_of(scenario, run)
+    if run.schedule.endswith(".py"):
+        planned = list(phases)
+        control = cca.load(run.cc) if run.cc in cca.BUILT_IN else None
+        if control and control.kind == "rate" and any(phase.plan.stage_count for phase in planned):
+            raise InputError(f"{run.name}: {run.cc} sets rates, which stages have none of: give one of windows")
+        return iter(planned)
     return itertools.chain([next(phases)], phases)
 
 

@@ -73,7 +73,7 @@ def _sorted_options(schedule: Schedule, options: Sequence[str]) -> tuple[tuple[s
     own: list[str] = []
     modes: list[str] = []
     for option in options:
-        numeric = schedule.numeric and re.fullmatch(r"[0-9]+(\.[0-9]+)?", option)
+        numeric = schedule.numeric and re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", option)
         if schedule.staged and option in MODES:
             modes.append(option)
         elif option in schedule.options or numeric:
@@ -115,17 +115,18 @@ def make_plan(
     options, mode = _sorted_options(chosen, parse_schedule(schedule)[1])
     setting = Setting(tuple(speeds_bps), mtu_bytes, gpus_per_server, options)
     name = parse_schedule(schedule)[0]
-    with blaming(name, "made no plan") if name.endswith(".py") else contextlib.nullcontext():
-        plan = chosen.plan(_unchangeable(demand), setting)
+    of_user = name.endswith(".py")
+    with blaming(name, "made no plan") if of_user else contextlib.nullcontext():
+        plan = chosen.plan(_unchangeable(demand, copied=of_user), setting)
         check_plan(chosen, plan, demand, setting)
     if plan.discipline is not Discipline.STAGED:
         return plan
     return with_mode(plan, mode or Stages(stages))
 
 
-def _unchangeable(demand: Demand) -> Demand:
-    """The same for a schedule, which is not to change what is sent."""
-    wire_bytes = demand.wire_bytes.view()
+def _unchangeable(demand: Demand, *, copied: bool) -> Demand:
+    """The same for a schedule, which is not to change what is sent. ``copied``: not even where it makes the array writable again."""
+    wire_bytes = demand.wire_bytes.copy() if copied else demand.wire_bytes.view()
     wire_bytes.setflags(write=False)
     return replace(demand, wire_bytes=wire_bytes)
 

@@ -23,4 +23,9 @@ def load_file(path: str) -> Schedule:
     found = getattr(execute_file(path, "schedule"), "SCHEDULE", None)
     if not isinstance(found, Schedule):
         raise InputError(f"{path}: must define SCHEDULE, a controller.schedule.plan.Schedule")
+    if not isinstance(found.name, str):
+        raise InputError(f"{path}: SCHEDULE.name is no text: correct it")
+    options = found.options
+    if not isinstance(options, tuple) or not all(isinstance(option, str) for option in options):
+        raise InputError(f"{path}: SCHEDULE.options is no tuple of texts, such as ('small', 'large'): correct it")
     return found

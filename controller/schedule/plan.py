@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 
 from controller.demand import HEADER_BYTES, MTU_BYTES, Demand
 
-__all__ = ["STAGE", "Discipline", "Plan", "Schedule", "Setting", "Stages", "check_plan", "durations_s", "staged"]
+__all__ = [
+    "MOST_QUANTUM_BYTES",
+    "STAGE",
+    "Discipline",
+    "Plan",
+    "Schedule",
+    "Setting",
+    "Stages",
+    "check_plan",
+    "durations_s",
+    "staged",
+]
 
 
 class Discipline(IntEnum):
@@ -39,6 +50,10 @@ class Stages(Enum):
 
 STAGE: Final = np.dtype([("stage", "<i8"), ("source", "<i8"), ("destination", "<i8"), ("bytes", "<i8")])
 """One transfer of a stage; stages count from 0. Wire bytes."""
+
+
+MOST_QUANTUM_BYTES: Final = 2**30
+"""A turn: the engine's deficits are words of 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -131,22 +146,22 @@ def staged(hosts: int, stages: Iterable[Iterable[tuple[int, int, int]]], carries
 def check_plan(schedule: Schedule, plan: Plan, demand: Demand, setting: Setting) -> None:
     """Raises ValueError where a plan does not do what its schedule says: a fault of the schedule, not of its input.
 
-    Rates and turns must be there for all that is sent. Stages must be matchings and send exactly the demand, in whole packets but for
+    Rates and turns must be there for all that is sent. What servers move inside must leave what each sends to each. Stages must be matchings and send exactly the demand, in whole packets but for
     a flow's last; exact ones must last as many packets as the largest sender or receiver has.
     """
     if not isinstance(plan, Plan):
         raise ValueError(f"{schedule.name}: a {type(plan).__name__} is no Plan")
-    carried = plan.carries or demand
-    if plan.carries and _payload(plan.carries, setting.mtu_bytes) != _payload(demand, setting.mtu_bytes):
-        raise ValueError(f"{schedule.name}: its servers send another amount than the demand")
+    _check_servers(schedule.name, plan, demand, setting)
+    carried = demand if plan.carries is None else plan.carries
     if not isinstance(plan.discipline, Discipline):
         raise ValueError(f"{schedule.name}: {plan.discipline!r} is no Discipline")
-    for discipline, what, words in (
-        (Discipline.PACED, "steps", plan.steps),
-        (Discipline.DEFICIT, "quanta_bytes", plan.quanta_bytes),
-    ):
-        if plan.discipline is discipline:
-            _check_words(f"{schedule.name}: {what}", words, carried)
+    # Runs hand both to the engine, whatever the discipline.
+    _check_words(f"{schedule.name}: steps", plan.steps, carried, needed=plan.discipline is Discipline.PACED)
+    turns = plan.discipline is Discipline.DEFICIT
+    if turns or plan.quanta_bytes is not None:
+        quanta = _check_words(f"{schedule.name}: quanta_bytes", plan.quanta_bytes, carried, needed=turns)
+        if quanta.max() > MOST_QUANTUM_BYTES:
+            raise ValueError(f"{schedule.name}: quanta_bytes are above {MOST_QUANTUM_BYTES}")
     if plan.discipline is not Discipline.STAGED:
         return
     stages = plan.stages
@@ -183,13 +198,47 @@ def check_plan(schedule: Schedule, plan: Plan, demand: Demand, setting: Setting)
             raise ValueError(f"{schedule.name}: its stages last {length} packets, the bound is {most}")
 
 
-def _check_words(what: str, words: object, carried: Demand) -> None:
-    """Raises ValueError for what are no N x N words of 32 bits, and where one is 0 of a flow that is sent."""
+def _check_words(what: str, words: object, carried: Demand, *, needed: bool) -> NDArray[np.uint32]:
+    """Raises ValueError for what are no N x N words of 32 bits, and, where ``needed``, if one is 0 of a flow that is sent."""
     shape = carried.wire_bytes.shape
     if not isinstance(words, np.ndarray) or words.shape != shape or words.dtype != np.uint32:
         raise ValueError(f"{what} are no array of {shape[0]} x {shape[1]} uint32")
-    if (words[carried.wire_bytes > 0] == 0).any():
+    if needed and (words[carried.wire_bytes > 0] == 0).any():
         raise ValueError(f"{what} are 0 for a flow that is sent")
+    return words
+
+
+def _check_servers(name: str, plan: Plan, demand: Demand, setting: Setting) -> None:
+    """Raises ValueError where what servers move inside is none, or makes another demand of server on server."""
+    server = np.arange(demand.hosts) // setting.gpus_per_server
+    inside = server[:, None] == server[None, :]
+    if plan.carries is not None:
+        if not isinstance(plan.carries, Demand):
+            raise ValueError(f"{name}: carries is no Demand")
+        carried = _check_amounts(f"{name}: carries.wire_bytes", plan.carries.wire_bytes, demand)
+        if carried.diagonal().any():
+            raise ValueError(f"{name}: carries sends from a host to itself")
+        found, meant = (np.zeros((server[-1] + 1,) * 2, dtype=np.int64) for _ in range(2))
+        for sums, wire_bytes in ((found, carried), (meant, demand.wire_bytes)):
+            np.add.at(sums, (server[:, None], server[None, :]), payload_of(wire_bytes, setting.mtu_bytes))
+        if not np.array_equal(found, meant):
+            raise ValueError(f"{name}: its servers send another amount than the demand")
+    if plan.inner is not None:
+        if not isinstance(plan.inner, tuple) or len(plan.inner) != 2:
+            raise ValueError(f"{name}: inner is no pair of arrays")
+        for moved in plan.inner:
+            if _check_amounts(f"{name}: inner", moved, demand)[~inside].any():
+                raise ValueError(f"{name}: inner moves from one server to another")
+
+
+def _check_amounts(what: str, amounts: object, demand: Demand) -> NDArray[np.int64]:
+    """Raises ValueError for what are no N x N wire bytes."""
+    shape = demand.wire_bytes.shape
+    if not isinstance(amounts, np.ndarray) or amounts.shape != shape or amounts.dtype != np.int64:
+        raise ValueError(f"{what} is no array of {shape[0]} x {shape[1]} int64")
+    if amounts.min() < 0:
+        raise ValueError(f"{what} is negative")
+    return amounts
 
 
 def server_packets(packets: NDArray[np.int64], gpus_per_server: int) -> int:
@@ -197,10 +246,6 @@ def server_packets(packets: NDArray[np.int64], gpus_per_server: int) -> int:
     servers = len(packets) // gpus_per_server
     most = packets.reshape(servers, gpus_per_server, servers, gpus_per_server).max(axis=(1, 3))
     return int(max(most.sum(axis=0).max(), most.sum(axis=1).max()))
-
-
-def _payload(demand: Demand, mtu_bytes: int) -> int:
-    return int(payload_of(demand.wire_bytes, mtu_bytes).sum())
 
 
 def payload_of(wire_bytes: NDArray[np.int64], mtu_bytes: int) -> NDArray[np.int64]:

@@ -8,13 +8,12 @@ import numpy as np
 
 from controller.demand import Demand
 from controller.errors import InputError
-from controller.schedule.plan import Discipline, Plan, Schedule, Setting
+from controller.schedule.plan import MOST_QUANTUM_BYTES, Discipline, Plan, Schedule, Setting
 
 __all__ = ["SCHEDULE"]
 
 _QUANTUM_BYTES: Final = 65536
 _LEAST_BYTES: Final = 64
-_MOST_BYTES: Final = 2**30
 
 
 def _plan(demand: Demand, setting: Setting) -> Plan:
@@ -24,10 +23,12 @@ def _plan(demand: Demand, setting: Setting) -> Plan:
         flows = np.count_nonzero(wire, axis=1, keepdims=True)
         # A round of a sender is worth a full packet a flow.
         share = setting.mtu_bytes * flows * wire / np.maximum(1, wire.sum(axis=1, keepdims=True))
-        quanta = np.clip(np.rint(share), _LEAST_BYTES, _MOST_BYTES)
+        quanta = np.clip(np.rint(share), _LEAST_BYTES, MOST_QUANTUM_BYTES)
     else:
-        if not given.isdecimal() or not _LEAST_BYTES <= int(given) <= _MOST_BYTES:
-            raise InputError(f"rr-bytes:{given}: give whole bytes a turn, {_LEAST_BYTES} to {_MOST_BYTES}, or demand")
+        if not given.isdecimal() or not _LEAST_BYTES <= int(given) <= MOST_QUANTUM_BYTES:
+            raise InputError(
+                f"rr-bytes:{given}: give whole bytes a turn, {_LEAST_BYTES} to {MOST_QUANTUM_BYTES}, or demand"
+            )
         quanta = np.full(wire.shape, int(given))
     return Plan(
         Discipline.DEFICIT,

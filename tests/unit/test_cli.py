@@ -333,6 +333,19 @@ def test_rates_overwrites_no_demand(capsys: pytest.CaptureFixture[str], words: l
     assert not Path("r.csv").exists()
 
 
+FAILS_LATER = """
+from dataclasses import replace
+from controller.schedule.rate import SCHEDULE as RATE
+
+def plan(demand, setting):
+    if demand.total_bytes > 10**6:
+        raise ValueError("that is much")
+    return RATE.plan(demand, setting)
+
+SCHEDULE = replace(RATE, name="later", plan=plan)
+"""
+
+
 def test_what_cannot_be_planned_leaves_an_earlier_comparison(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +359,16 @@ def test_what_cannot_be_planned_leaves_an_earlier_comparison(
     )
     assert table.read_text() == "earlier"
     assert sorted(path.name for path in Path("out").iterdir()) == ["result.json", "rr"]
+    Path("later.py").write_text(FAILS_LATER)
+    Path("much.csv").write_text("0,9000000\n0,0\n")
+    Path("little.csv").write_text("0,9000\n0,0\n")
+    demands = ("--demand", "little.csv", "--demand", "much.csv")
+    line = bad(run(capsys, "compare", *demands, "--schedule", "rr,later.py", "--out", "out"))
+    assert "later.py, line 7: made no plan (ValueError: that is much)" in line
+    Path("stages.py").write_text("from controller.schedule.spreadout import SCHEDULE\n")
+    line = bad(run(capsys, "compare", "--demand", "good.csv", "--schedule", "rr,stages.py+dcqcn", "--out", "out"))
+    assert "stages+dcqcn: dcqcn sets rates, which stages have none of" in line
+    assert table.read_text() == "earlier"
 
 
 def test_pipes_and_devices_are_no_demands(capsys: pytest.CaptureFixture[str]) -> None:

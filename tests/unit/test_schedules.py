@@ -273,6 +273,8 @@ def test_turns_in_proportion() -> None:
         ("rate:1/3", "schedule rate has no option '1/3'"),
         ("rate:1/../../evil", "schedule rate has no option '1/../../evil'"),
         ("rr-bytes:1²", "schedule rr-bytes has no option '1²'"),
+        (f"rr-bytes:{'0' * 5000}64", "schedule rr-bytes has no option '000"),
+        (f"rate:0.{'9' * 5000}", "schedule rate has no option '0.99"),
         ("rr-bytes:1", "rr-bytes:1: give whole bytes a turn, 64 to"),
         ("rr:1", "schedule rr has no option '1': it has none"),
         ("bvn:0.5", "schedule bvn has no option '0.5': use bottleneck, any, weight, barrier, clock, free"),
@@ -288,7 +290,11 @@ def test_what_cannot_be_planned_is_refused(text: str, reason: str) -> None:
 OF_ONES_OWN = """
 from dataclasses import replace
 import numpy as np
+from controller.demand import Demand
 from controller.schedule.plan import STAGE, Discipline, Plan, Schedule, staged
+
+def sent():
+    return staged(2, [[(0, 1, 8192), (1, 0, 64)]])
 
 def stages(*rows, dtype=STAGE):
     return replace(staged(2, []), stages=np.array(list(rows), dtype=dtype))
@@ -303,6 +309,7 @@ SCHEDULE = Schedule(name="own", source="a test", complexity="", length="", plan=
 """
 NO_PLANS = {
     "demand.wire_bytes[:] = 0": "read-only",
+    "demand.wire_bytes.setflags(write=True); demand.wire_bytes[:] = 0; return staged(2, [])": "another amount",
     "return Plan(7, words(1))": "7 is no Discipline",
     "return Plan(Discipline.PACED, words(0))": "steps are 0 for a flow that is sent",
     "return Plan(Discipline.PACED, words(0.5, float))": "steps are no array of 2 x 2 uint32",
@@ -316,6 +323,17 @@ NO_PLANS = {
     "return stages((0, 0, 1, 8192), (0, 2, 0, 64))": "a source is none of 2 hosts",
     "return stages((0, 0, 1, 1000), (0, 1, 0, 64), (1, 0, 1, 7192))": "not its flow's last is no whole packets",
     "return replace(stages(), stages=np.zeros(2))": "stages are no array of STAGE",
+    "return replace(sent(), steps=None)": "steps are no array of 2 x 2 uint32",
+    "return replace(sent(), quanta_bytes=words(1, hosts=3))": "quanta_bytes are no array of 2 x 2 uint32",
+    "return Plan(Discipline.DEFICIT, words(0), quanta_bytes=words(2**32 - 1))": "quanta_bytes are above 1073741824",
+    "return replace(sent(), carries=5)": "carries is no Demand",
+    "return Plan(Discipline.PACED, words(1), carries=Demand(demand.wire_bytes[:1, :1]))": "is no array of 2 x 2 int64",
+    "return replace(sent(), carries=Demand(-demand.wire_bytes))": "carries.wire_bytes is negative",
+    "return replace(sent(), carries=Demand(demand.wire_bytes[::-1].copy()))": "carries sends from a host to itself",
+    "return replace(sent(), carries=Demand(demand.wire_bytes.T))": "its servers send another amount than the demand",
+    "return replace(sent(), inner=5)": "inner is no pair of arrays",
+    "return replace(sent(), inner=(5, 5))": "inner is no array of 2 x 2 int64",
+    "return replace(sent(), inner=(demand.wire_bytes, demand.wire_bytes))": "inner moves from one server to another",
 }
 
 
@@ -330,6 +348,13 @@ def test_a_file_whose_plan_is_none_is_one_line_that_names_it(tmp_path: Path, bod
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert demand.wire_bytes.tolist() == [[0, 2 * MTU], [64, 0]]
+
+
+def test_a_file_s_whole_plan_is_taken(tmp_path: Path) -> None:
+    """What the wrong ones above are made of."""
+    (tmp_path / "own.py").write_text(OF_ONES_OWN.replace("{body}", "return replace(sent(), carries=demand)"))
+    plan = make_plan(str(tmp_path / "own.py"), Demand(np.array([[0, 2 * MTU], [64, 0]])), speeds(2))
+    assert plan.stages.tolist() == [(0, 0, 1, 2 * MTU), (0, 1, 0, 64)]
 
 
 def test_options_of_a_file_are_no_paths(tmp_path: Path) -> None:
@@ -402,6 +427,15 @@ BROKEN = {
     "another amount": (
         f"{IMPORTS}\nSCHEDULE = Schedule('x', '-', '-', '-', lambda demand, setting: staged(2, [[(0, 1, 5)]]))\n",
         "x: the stages send another amount than the demand",
+    ),
+    "a name that is none": (f"{IMPORTS}\nSCHEDULE = Schedule(1, '-', '-', '-', print)\n", "SCHEDULE.name is no text"),
+    "options that are none": (
+        f"{IMPORTS}\nSCHEDULE = Schedule('x', '-', '-', '-', print, options=None)\n",
+        "SCHEDULE.options is no tuple of texts",
+    ),
+    "options that are one text": (
+        f"{IMPORTS}\nSCHEDULE = Schedule('x', '-', '-', '-', print, options=('any'))\n",
+        "SCHEDULE.options is no tuple of texts",
     ),
     "an error": ("x = 1\ny = x / 0\n", "line 2: cannot be imported (ZeroDivisionError: division by zero)"),
 }
