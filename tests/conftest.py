@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def own_processor() -> None:
+    """Keep a worker of pytest-xdist, and all that it starts, on one processor.
+
+    A virtual stage is bound to a processor, the first that its process may use. Without this all workers' stages would
+    share one.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker:
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {processors[int(worker.removeprefix("gw")) % len(processors)]})
+
+
+own_processor()
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from testbed.runner import run_schedule
 from testbed.scenario import Scenario, prepare
 from testbed.stage.virtual.machine import VirtualMachine, work_folder
 
-CPU = 0
+CPU = min(os.sched_getaffinity(0))
 OPEN_LOOP: dict[str, Any] = {"loss_recovery": "none", "queue_bytes": 0}
 """Nothing is acknowledged, and no queue is ever full."""
 
