@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from controller.errors import InputError
 from controller.formats import (
@@ -23,10 +23,6 @@ from controller.formats.named_arrays import npz_names
 from controller.formats.torch_file import PICKLE_MAGIC, ZIP_MAGIC, Tensor, read_torch, refuse_pickle
 from controller.formats.trace import AUTO, TOKEN_COPIES, Chosen, Place, Reading, Trace
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 __all__ = [
     "AUTO",
     "FORMATS",
@@ -37,7 +33,6 @@ __all__ = [
     "Trace",
     "detect",
     "files_of",
-    "read_matrix",
     "read_trace",
 ]
 
@@ -70,17 +65,6 @@ def read_trace(path: Path, reading: Reading | None = None) -> Trace:
     files = files_of(path)
     kind = detect(files[0]) if reading.format == AUTO else reading.format
     return _READERS[kind](path, files, reading)
-
-
-def read_matrix(path: Path) -> NDArray[np.generic]:
-    """The numbers of the one matrix of a file, integer or float as they stand there.
-
-    Raises InputError for what cannot be read.
-    """
-    trace = read_trace(path)
-    if len(trace) != 1:
-        raise InputError(f"{path} holds {len(trace)} demands ({trace.places[0]} first): choose one")
-    return trace.matrix(0)
 
 
 def detect(path: Path) -> str:

@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import itertools
 import math
+from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import InputError
+from controller.formats.files import open_file
+from controller.formats.narrow import narrowed
 
 __all__ = ["parse"]
 
+_PART_BYTES: Final = 1 << 20
+_FIRST_ROWS: Final = 16
 
-def parse(path: Path, content: bytes) -> NDArray[np.generic]:
-    """Integers stay exact, whatever their size below 2^63; one float makes all floats."""
+
+def parse(path: Path) -> NDArray[np.generic]:
+    """Integers stay exact, whatever their size below 2^63, in as few bytes as hold them; one float makes all floats.
+
+    Raises InputError.
+    """
+    with open_file(path) as file:
+        _check_text(path, file)
+        file.seek(0)
+        with io.TextIOWrapper(file, encoding="utf-8-sig") as text:
+            return _matrix(path, text)
+
+
+def _check_text(path: Path, file: BinaryIO) -> None:
+    """All of it before the first row is read: of a file that is no CSV no row is worth a word."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        text = content.decode("utf-8-sig")
+        while part := file.read(_PART_BYTES):
+            decoder.decode(part)
+            if b"\0" in part:
+                raise InputError(f"{path} is neither CSV text nor NPY: give a matrix as one of them")
+        decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         raise InputError(f"{path} is neither CSV text nor NPY: give a matrix as one of them") from None
-    if "\0" in text:
-        raise InputError(f"{path} is neither CSV text nor NPY: give a matrix as one of them")
-    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip())
-    rows = ((number, line.rstrip(",").split(",")) for number, line in lines)
+
+
+def _matrix(path: Path, text: Iterable[str]) -> NDArray[np.generic]:
+    lines = ((number, line.strip()) for number, line in enumerate(text, 1))
+    rows = ((number, line.rstrip(",").split(",")) for number, line in lines if line)
     first = list(itertools.islice(rows, 2))
     if not first:
         raise InputError(f"{path} is empty: give one line a row, values separated by commas")
@@ -36,7 +63,8 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
         )
     begin, width = first[0][0], len(first[0][1])
     # A row at a time: a number as an object takes ten times its text.
-    arrays: list[NDArray[np.generic]] = []
+    matrix: NDArray[np.generic] = np.empty((_FIRST_ROWS, width), dtype=np.uint8)
+    count = 0
     for number, cells in itertools.chain(first, rows):
         if len(cells) != width:
             raise InputError(
@@ -45,10 +73,15 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
         values = [_number(path, number, column, cell) for column, cell in enumerate(cells, 1)]
         real = any(isinstance(value, float) for value in values)
         try:
-            arrays.append(np.array(values, dtype=np.float64 if real else np.int64))
+            row = narrowed(np.array(values, dtype=np.float64 if real else np.int64), matrix.dtype)
         except OverflowError:
             raise InputError(f"{path}: row {number}: a value is above 2^63: give smaller amounts") from None
-    return np.stack(arrays)
+        if count == len(matrix):
+            matrix = np.concatenate([matrix, np.empty_like(matrix)])
+        matrix = matrix.astype(np.promote_types(matrix.dtype, row.dtype), copy=False)
+        matrix[count] = row
+        count += 1
+    return matrix[:count]
 
 
 def _is_header(rows: list[tuple[int, list[str]]]) -> bool:

@@ -58,7 +58,7 @@ def trace_of(path: Path, kind: str, array: NDArray[np.generic], reading: Reading
 def read_csv(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """See csv_matrix."""
     file = _single(path, files, reading)
-    return trace_of(file, "csv", csv_matrix.parse(file, read_content(file)), reading)
+    return trace_of(file, "csv", csv_matrix.parse(file), reading)
 
 
 def read_npy(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
@@ -81,7 +81,7 @@ def _only(path: Path, arrays: dict[str, NDArray[np.generic]], described: Callabl
 def read_npz(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """One array, whatever its name."""
     file = _single(path, files, reading)
-    array = _only(file, dict(npz_arrays(file)), lambda names: f"arrays {names}")
+    array = _only(file, npz_arrays(file, narrow=True), lambda names: f"arrays {names}")
     return trace_of(file, "npz", array, reading)
 
 

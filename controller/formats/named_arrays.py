@@ -7,7 +7,7 @@ import tokenize
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from controller.errors import InputError
 from controller.formats.files import open_file, read_head
 from controller.formats.json_values import json_lines, parse_json, record_of, whole_array
+from controller.formats.narrow import narrowed
 from controller.formats.npy_matrix import read_header
 from controller.formats.torch_file import DAMAGE, ZIP_MAGIC, Tensor, member_names, plain_list, read_torch
 
@@ -22,6 +23,7 @@ __all__ = ["array_of", "named_sets", "npz_arrays", "npz_names"]
 
 _MOST_RATIO: Final = 100
 _FREE_BYTES: Final = 1 << 26
+_PART_NUMBERS: Final = 1 << 17
 
 
 def npz_names(path: Path) -> list[str]:
@@ -29,8 +31,11 @@ def npz_names(path: Path) -> list[str]:
     return [name.removesuffix(".npy") for name in member_names(path) if name.endswith(".npy")]
 
 
-def npz_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """The arrays of an NPZ file with these names, or all. Raises InputError; arrays of objects, which are pickles, are refused unread."""
+def npz_arrays(path: Path, names: Sequence[str] = (), *, narrow: bool = False) -> dict[str, NDArray[Any]]:
+    """The arrays of an NPZ file with these names, or all; ``narrow``: whole numbers in as few bytes as hold them.
+
+    Raises InputError; arrays of objects, which are pickles, are refused unread.
+    """
     arrays: dict[str, NDArray[Any]] = {}
     with open_file(path) as file:
         try:
@@ -44,28 +49,41 @@ def npz_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]
                             f"{path}: {name} unpacks to {info.file_size} bytes, over {_MOST_RATIO} times as much as it takes: save it with numpy.savez"
                         )
                     with archive.open(info) as stream:
-                        arrays[name] = _member(path, name, stream, info.file_size)
+                        arrays[name] = _member(path, name, stream, info.file_size, narrow)
         except (*DAMAGE, TypeError, SyntaxError, tokenize.TokenError, RecursionError):
             raise InputError(f"{path} is a damaged NPZ file: write it anew") from None
     return arrays
 
 
-def _member(path: Path, name: str, stream: Any, size: int) -> NDArray[Any]:
+def _member(path: Path, name: str, stream: IO[bytes], size: int, narrow: bool) -> NDArray[Any]:
     shape, columns_first, dtype = read_header(stream)
     if dtype.hasobject or dtype.kind not in "iufb":
         raise InputError(f"{path}: {name} holds {dtype}, not numbers: save int64 or float64")
     numbers = math.prod(shape)
     if any(length < 0 for length in shape) or numbers * dtype.itemsize > size:
         raise ValueError
-    array = np.empty(numbers, dtype=dtype)
-    view, filled = array.view(np.uint8).data, 0
-    while filled < len(view):
-        part = stream.read(min(1 << 20, len(view) - filled))
-        if not part:
-            raise ValueError
-        view[filled : filled + len(part)] = part
+    array = np.empty(numbers, dtype=np.uint8 if narrow and dtype.kind in "iu" else dtype)
+    filled = 0
+    while filled < numbers:
+        part = np.frombuffer(_whole(stream, dtype.itemsize * min(_PART_NUMBERS, numbers - filled)), dtype=dtype)
+        if narrow:
+            part = narrowed(part, array.dtype)
+            array = array.astype(part.dtype, copy=False)
+        array[filled : filled + len(part)] = part
         filled += len(part)
     return array.reshape(shape, order="F" if columns_first else "C")
+
+
+def _whole(stream: IO[bytes], size: int) -> bytes:
+    """So many bytes, which a stream of a zip file may give in pieces. Raises ValueError where it ends before."""
+    pieces = []
+    while size:
+        piece = stream.read(size)
+        if not piece:
+            raise ValueError
+        pieces.append(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def named_sets(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,7 +8,7 @@ import re
 import tokenize
 import warnings
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ def parse(path: Path, content: bytes) -> NDArray[np.generic]:
         raise InputError(f"{path} is a damaged NPY file ({_first_line(error)}): write it anew") from None
 
 
-def read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, whether columns come first, and type of the array that follows. Raises what NumPy and Python's parser raise."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0), (3, 0)):

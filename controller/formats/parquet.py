@@ -5,7 +5,7 @@ Needs pyarrow, which the controller does not otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from controller.errors import CannotRunError, InputError
 from controller.formats.files import open_file
 from controller.formats.matrices import refuse_options, trace_of
+from controller.formats.narrow import narrowed
 from controller.formats.trace import MAX_RANKS, Place, Reading, Trace, kept_places
 
 __all__ = ["MAGIC", "read"]
@@ -22,7 +23,9 @@ __all__ = ["MAGIC", "read"]
 MAGIC: Final = b"PAR1"
 _AMOUNTS: Final = {"tokens": "tokens", "bytes": "bytes", "wire_bytes": "wire-bytes", "count": ""}
 """Names of the column of amounts, and the unit that they say."""
-_BATCH: Final = 1 << 18
+_BATCH: Final = 1 << 15
+_BUFFER_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 2**31
 
 
 def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
@@ -39,7 +42,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     file = files[0]
     with open_file(file) as stream:
         try:
-            table = pyarrow.parquet.ParquetFile(pyarrow.PythonFile(stream, mode="r"))
+            table = pyarrow.parquet.ParquetFile(pyarrow.PythonFile(stream, mode="r"), buffer_size=_BUFFER_BYTES)
             fields = {field.name: field.type for field in table.schema_arrow}
             if len(fields) != len(table.schema_arrow):
                 raise InputError(f"{file} has two columns of one name: rename one")
@@ -61,9 +64,11 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 raise InputError(f"{file}: {columns} hosts are too many: at most {MAX_RANKS} are supported")
             _check_types(file, fields)
             refuse_options(file, reading)
-            whole = table.read()
-            arrays = [_numbers(file, name, whole.column(name)) for name in fields]
-            return trace_of(file, "parquet", np.stack(arrays, axis=1), reading)
+            parts = [
+                narrowed(np.stack([_numbers(file, name, batch.column(name)) for name in fields], axis=1))
+                for batch in table.iter_batches(batch_size=max(1, _BATCH // max(1, columns)))
+            ]
+            return trace_of(file, "parquet", np.concatenate(parts), reading)
         except (pyarrow.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, TypeError) as error:
             raise InputError(f"{file} is a damaged Parquet file ({_first_line(error)}): write it anew") from None
 
@@ -97,38 +102,26 @@ def _long(file: Path, table: Any, reading: Reading, names: set[str]) -> Trace:
         if getattr(reading, f"{name}s") and name not in names:
             raise InputError(f"{file} has no column {name}: leave --{name}s out")
     sums: dict[tuple[int, ...], NDArray[Any]] = {}
+    taken = 0
     wanted = ["src", "dst", *amounts, *keys]
     highest = -1
     for batch in table.iter_batches(batch_size=_BATCH, columns=wanted):
         values = {name: _numbers(file, name, batch.column(name)) for name in wanted}
-        for name in ("src", "dst", *keys):
-            ids = values[name]
-            limit = MAX_RANKS if name in ("src", "dst") else 2**31
-            if ids.dtype.kind not in "iu" or (len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= limit)):
-                raise InputError(f"{file}: column {name} must hold whole numbers of 0 to {limit - 1}")
-        if not len(values["src"]):
-            continue
-        highest = max(highest, int(values["src"].max()), int(values["dst"].max()))
+        _check_ids(file, {name: values[name] for name in ("src", "dst", *keys)})
         amount = values[amounts[0]]
-        whole = amount.dtype.kind in "iu"
-        if whole and (int(amount.min()) < 0 or int(amount.max()) >= 2**63):
-            raise InputError(f"{file}: column {amounts[0]} must hold amounts of 0 or more, below 2^63")
-        if not whole and not (np.isfinite(amount).all() and (amount >= 0).all()):
-            raise InputError(f"{file}: column {amounts[0]} must hold finite amounts of 0 or more")
-        stacked = np.stack(
-            [values[name].astype(np.int64) for name in keys] or [np.zeros(len(amount), dtype=np.int64)], axis=1
-        )
-        for key in np.unique(stacked, axis=0):
-            if keys and not reading.wants(*_place(keys, key.tolist())[:2]):
+        if not len(amount):
+            continue
+        _check_amounts(file, amounts[0], amount)
+        highest = max(highest, int(values["src"].max()), int(values["dst"].max()))
+        for key, rows in _groups([values[name] for name in keys], len(amount)):
+            if keys and not reading.wants(*_place(keys, list(key))[:2]):
                 continue
-            own = (stacked == key).all(axis=1)
-            total = sums.setdefault(
-                tuple(key.tolist()), np.zeros((MAX_RANKS, MAX_RANKS), dtype=np.int64 if whole else np.float64)
-            )
-            if whole and int(total.max()) + int(amount.max()) * len(amount) >= 2**63:
-                raise InputError(f"{file}: amounts add up to 2^63 and more: give smaller ones")
-            np.add.at(total, (values["src"][own], values["dst"][own]), amount[own])
-            if len(sums) * MAX_RANKS * MAX_RANKS * 8 > 2**31:
+            before = sums.get(key)
+            if before is not None:
+                taken -= before.nbytes
+            sums[key] = _added(file, before, values["src"][rows], values["dst"][rows], amount[rows])
+            taken += sums[key].nbytes
+            if taken > _MOST_BYTES:
                 raise InputError(f"{file} holds more demands than fit into memory: choose with --steps and --layers")
     ranks = reading.ranks or highest + 1
     if highest >= ranks:
@@ -141,7 +134,10 @@ def _long(file: Path, table: Any, reading: Reading, names: set[str]) -> Trace:
         notes.append(f"{file}: {ranks} ranks, as the highest number says; --ranks gives more")
 
     def matrix(number: int) -> NDArray[np.generic]:
-        return sums[order[kept[number]]][:ranks, :ranks].copy()
+        shown = sums[order[kept[number]]]
+        whole = np.zeros((ranks, ranks), dtype=shown.dtype)
+        whole[: len(shown), : len(shown)] = shown
+        return whole
 
     return Trace(
         "parquet",
@@ -150,6 +146,50 @@ def _long(file: Path, table: Any, reading: Reading, names: set[str]) -> Trace:
         matrix,
         tuple(notes),
     )
+
+
+def _check_ids(file: Path, ids: dict[str, NDArray[Any]]) -> None:
+    for name, column in ids.items():
+        limit = MAX_RANKS if name in ("src", "dst") else 2**31
+        if column.dtype.kind not in "iu" or (len(column) and (int(column.min()) < 0 or int(column.max()) >= limit)):
+            raise InputError(f"{file}: column {name} must hold whole numbers of 0 to {limit - 1}")
+
+
+def _check_amounts(file: Path, name: str, amount: NDArray[Any]) -> None:
+    if amount.dtype.kind in "iu":
+        if int(amount.min()) < 0 or int(amount.max()) >= 2**63:
+            raise InputError(f"{file}: column {name} must hold amounts of 0 or more, below 2^63")
+    elif not (np.isfinite(amount).all() and (amount >= 0).all()):
+        raise InputError(f"{file}: column {name} must hold finite amounts of 0 or more")
+
+
+def _groups(keys: Sequence[NDArray[Any]], rows: int) -> Iterator[tuple[tuple[int, ...], NDArray[np.intp] | slice]]:
+    """The rows of each step and layer of a batch; all of them where there are no such columns."""
+    if not keys:
+        yield (), slice(None)
+        return
+    order = np.lexsort(keys[::-1])
+    ordered = [key[order] for key in keys]
+    starts = np.flatnonzero(np.any([key[1:] != key[:-1] for key in ordered], axis=0)) + 1
+    for first, end in zip([0, *starts.tolist()], [*starts.tolist(), rows], strict=True):
+        yield tuple(int(key[first]) for key in ordered), order[first:end]
+
+
+def _added(
+    file: Path, before: NDArray[Any] | None, source: NDArray[Any], destination: NDArray[Any], amount: NDArray[Any]
+) -> NDArray[Any]:
+    """The sums of a step and layer with these rows in them, as large as its highest rank asks for."""
+    shown = 0 if before is None else len(before)
+    ranks = max(shown, int(source.max()) + 1, int(destination.max()) + 1)
+    whole = amount.dtype.kind in "iu"
+    largest = int(before.max()) if whole and before is not None else 0
+    if whole and largest + int(amount.max()) * len(amount) >= 2**63:
+        raise InputError(f"{file}: amounts add up to 2^63 and more: give smaller ones")
+    total = np.zeros((ranks, ranks), dtype=np.int64 if whole else np.float64)
+    if before is not None:
+        total[:shown, :shown] = before
+    np.add.at(total, (source, destination), amount.astype(total.dtype, copy=False))
+    return narrowed(total)
 
 
 def _place(keys: list[str], values: list[int]) -> Place:

@@ -183,7 +183,7 @@ def source_weights(where: str, reading: Reading, ranks: int) -> tuple[NDArray[np
             raise InputError(f"{named} is not a list of numbers")
         values = np.array([min(item, 2.0**1000) for item in listed], dtype=np.float64)
     else:
-        values = csv_matrix.parse(path, content)
+        values = csv_matrix.parse(path)
     flat = np.asarray(values, dtype=np.float64).ravel()
     if len(flat) != ranks:
         raise InputError(f"{named} has {len(flat)} numbers, but there are {ranks} ranks: give one a rank")
