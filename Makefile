@@ -108,12 +108,16 @@ demo: setup ## compare round robin, with and without control, and rate-based pac
 torch: packages ## install what docs/exec.md runs: PyTorch (1 GB to download) and iperf3
 	@scripts/install-packages.sh python3-torch python3-numpy iperf3
 
+# A file of tests stays in one process; each has a processor of its own (tests/conftest.py). WORKERS=0 is none but pytest's.
+WORKERS := 2
+IN_PROCESSES = -n $(WORKERS) --dist loadfile
+
 test: setup build/dev.stamp browser ## run all tests
 	@scripts/install-packages.sh $(TRAFFIC_PACKAGES)
-	@$(BIN)/python -m pytest tests
+	@$(BIN)/python -m pytest $(IN_PROCESSES) tests
 
 unit: $(BIN)/incastfree $(BPF_OBJECTS) $(ENGINE_STAMP) $(NATIVE_STAMP) $(PATIENCE) build/dev.stamp ## run the tests that boot nothing
-	@$(BIN)/python -m pytest tests/unit
+	@$(BIN)/python -m pytest $(IN_PROCESSES) tests/unit
 
 lint: packages $(ENGINE_STAMP) build/dev.stamp ## ruff, mypy, import-linter, clang-format, shellcheck
 	@scripts/install-packages.sh $(LINT_PACKAGES)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import InputError
-from controller.formats.files import open_file
+from controller.formats.files import check_size, open_file
 from controller.formats.narrow import narrowed
 
 __all__ = ["parse"]
@@ -29,6 +29,7 @@ def parse(path: Path) -> NDArray[np.generic]:
     Raises InputError.
     """
     with open_file(path) as file:
+        check_size(path, file)  # it may be one line
         _check_text(path, file)
         file.seek(0)
         with io.TextIOWrapper(file, encoding="utf-8-sig") as text:

@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 
 from controller.errors import InputError
 
-__all__ = ["files_of", "open_file", "rank_of_name", "read_content", "read_head"]
+__all__ = ["check_size", "files_of", "open_file", "rank_of_name", "read_content", "read_head"]
 
 _OF_RANKS: Final = ("router_trace_rank*.jsonl", "expert_distribution_recorder_*.pt", "*rank*", "*")
 """Names of traces of ranks in a folder; the first that matches says which files are meant."""
@@ -100,9 +100,14 @@ def _available_bytes() -> int:
 def read_content(path: Path) -> bytes:
     """All of it. Raises InputError, also where memory would not hold it."""
     with open_file(path) as file:
-        if os.fstat(file.fileno()).st_size > _available_bytes():
-            raise _too_large(path)
+        check_size(path, file)
         return file.read()
+
+
+def check_size(path: Path, file: BinaryIO) -> None:
+    """Raises InputError where memory would not hold an open file."""
+    if os.fstat(file.fileno()).st_size > _available_bytes():
+        raise _too_large(path)
 
 
 def read_head(path: Path) -> bytes:
