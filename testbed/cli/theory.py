@@ -26,14 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes DIR/theory.png and theory.csv, prints a table. Raises InputError where there is no such run."""
     account = Account(Theory.of(read_saved(arguments.folder), arguments.phase - 1))
+    table = account.table()
     for note in account.notes:
         print(f"note: {note}", file=sys.stderr)
-    print(account.table())
+    print(table)
     for suffix, content in (("png", account.png()), ("csv", account.csv().encode())):
         path = arguments.folder / f"{NAME}.{suffix}"
         try:
             write_atomically(path, content)
         except OSError as error:
-            raise CannotRunError(f"{path} cannot be written: {error.strerror}") from None
+            raise CannotRunError(f"{path} cannot be written: {error.strerror}; move away what is there, or make its folder writable") from None
         print(f"{'picture' if suffix == 'png' else 'table':17} {path}")
     return 0

@@ -42,7 +42,8 @@ class Sweep:
 def sweep(options: Options, schedules: Sequence[str], against: Sequence[str], strongest: bool = False) -> Sweep:
     """Each of ``schedules`` undisturbed and against each level of each disturbance of ``against``, for each seed.
 
-    ``strongest``: of each disturbance only the last level. Raises InputError where no run is left, as an experiment file would.
+    ``strongest``: of each disturbance only the last level. Raises InputError where no run is left, as an experiment file would, and
+    where none is left but undisturbed ones.
     """
     cells: list[tuple[Row, Cell]] = []
     left_out: dict[str, None] = {}
@@ -77,6 +78,8 @@ def sweep(options: Options, schedules: Sequence[str], against: Sequence[str], st
                 strict=True,
             ):
                 cells.append(({"against": name, "level": shown, "run": run.name, "seed": seed}, cell))
+    if all(row["against"] == NOTHING for row, _ in cells):
+        raise InputError(f"no disturbance of these touches any of these runs: {'; '.join(left_out)}")
     return Sweep(cells, list(left_out))
 
 

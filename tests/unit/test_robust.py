@@ -205,8 +205,8 @@ def test_a_cell_whose_bytes_are_lost_for_good_is_not_damaged(tmp_path: Path) -> 
 def test_what_a_network_lacks_is_left_out_with_its_reason(tmp_path: Path) -> None:
     """Four hosts on one leaf, in one server of them all but two."""
     small = Options((), {"hosts_per_leaf": 4, "gpus_per_server": 3}, (), (4,), (0.5,), (400_000,), 1, False, tmp_path)
-    grid = sweep(small, ["rate"], ["delays", "uplink", "stale"])
-    assert [row["against"] for row, _ in grid.cells] == [NOTHING]
+    grid = sweep(small, ["rate"], ["delays", "uplink", "stale", "jitter"], strongest=True)
+    assert [row["against"] for row, _ in grid.cells] == [NOTHING, "jitter"]
     assert grid.left_out == [
         "delays is left out: no switch of this network has two ways up",
         "uplink is left out: no switch of this network has a way up",
@@ -245,6 +245,10 @@ SCHEDULE = replace(spreadout.SCHEDULE, name="equal", plan=plan)
 
 WRONG = {
     "disturbance": (["--against", "jitter,rain"], "--against: 'rain' is not known: give a list of jitter, delays,"),
+    "untouched": (
+        ["--schedule", "rr", "--against", "stale"],
+        "no disturbance of these touches any of these runs: rr against stale is left out: it needs no plan",
+    ),
     "twice": (["--against", "jitter,jitter"], "names something twice"),
     "no schedule": (["--schedule", "soon"], "schedule 'soon' is not known"),
     "every run": (["--queue-bytes", "3"], "queue_bytes is 3: no packet of 4096 B fits"),
