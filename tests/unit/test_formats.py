@@ -864,6 +864,85 @@ def test_parquet(tmp_path: Path) -> None:
     assert len(matrices(read_trace(path, Reading(ranks=4)))[0]) == 4
 
 
+def test_parquet_in_any_order_and_in_many_batches(tmp_path: Path) -> None:
+    """300,000 rows of 6 steps and 5 layers, shuffled, each pair of ranks several times."""
+    draw = np.random.default_rng(7)
+    rows = {
+        "step": draw.integers(0, 6, 300_000),
+        "layer": draw.integers(10, 15, 300_000).astype(np.int16),
+        "src": draw.integers(0, 12, 300_000),
+        "dst": draw.integers(0, 12, 300_000),
+        "bytes": draw.integers(0, 2**40, 300_000),
+    }
+    rows["src"][rows["step"] == 0] %= 3  # as many ranks as others have, though it shows fewer
+    rows["dst"][rows["step"] == 0] %= 3
+    wanted = np.zeros((6, 5, 12, 12), dtype=np.int64)
+    np.add.at(wanted, (rows["step"], rows["layer"] - 10, rows["src"], rows["dst"]), rows["bytes"])
+    pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "m.parquet", row_group_size=70_000)
+    trace = read_trace(tmp_path / "m.parquet")
+    assert places(trace) == [f"step {step} layer {layer}" for step in range(6) for layer in range(10, 15)]
+    assert matrices(trace) == wanted.reshape(30, 12, 12).tolist()
+    chosen = Reading(steps=Chosen.parse("5", "steps"), layers=Chosen.parse("11:13", "layers"))
+    assert matrices(read_trace(tmp_path / "m.parquet", chosen)) == wanted[5, 1:3].tolist()
+
+
+@pytest.mark.parametrize("largest", [255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
+@pytest.mark.parametrize("kind", ["csv", "npz", "parquet"])
+def test_numbers_stay_what_they_are_in_as_few_bytes(tmp_path: Path, kind: str, largest: int) -> None:
+    """The largest stands last, after rows of numbers that fit into a byte."""
+    matrix = np.ones((400, 400), dtype=np.int64)
+    matrix[-1, -1] = largest
+    path = tmp_path / f"m.{kind}"
+    if kind == "csv":
+        np.savetxt(path, matrix, fmt="%d", delimiter=",")
+    elif kind == "npz":
+        np.savez(path, matrix)
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({f"h{n}": matrix[:, n] for n in range(400)}), path)
+    read = read_trace(path).matrix(0)
+    assert (read == matrix).all()
+    assert read.itemsize == next(size for size in (1, 2, 4, 8) if largest < 256**size)
+
+
+@pytest.mark.parametrize("last", ["-1", "0.5", "1e300"])
+def test_a_last_row_of_other_numbers(tmp_path: Path, last: str) -> None:
+    """CSV, of which the rows before it are read as bytes."""
+    rows = [["7"] * 20] * 19 + [[*["7"] * 19, last]]
+    read = read_trace(text(tmp_path, "\n".join(",".join(row) for row in rows), "m.csv")).matrix(0)
+    assert read.tolist() == [[float(cell) for cell in row] for row in rows]
+
+
+def test_npz_of_numbers_above_the_largest(tmp_path: Path) -> None:
+    matrix = np.ones((400, 400), dtype=np.uint64)
+    matrix[0, 1] = 2**63
+    np.savez(tmp_path / "m.npz", matrix)
+    assert (read_trace(tmp_path / "m.npz").matrix(0) == matrix).all()
+
+
+def test_reading_matrices_takes_less_than_three_times_their_file(tmp_path: Path) -> None:
+    """One matrix of bytes, and steps and layers in which each token has eight experts; the larger ones are in a benchmark."""
+    draw = np.random.default_rng(8)
+    csv, npz, parquet = (tmp_path / f"m.{kind}" for kind in ("csv", "npz", "parquet"))
+    np.savetxt(
+        csv, 7168 * draw.multinomial(2_500_000, np.full(250_000, 4e-6)).reshape(500, 500), fmt="%d", delimiter=","
+    )
+    steps = draw.multinomial(512, draw.dirichlet(np.full(64, 3.0)), (10, 61, 64))
+    np.savez_compressed(npz, demand=steps)
+    names = ("step", "layer", "src", "dst")
+    columns = dict(zip(names, (each.ravel() for each in np.indices(steps.shape)), strict=True))
+    pyarrow.parquet.write_table(pyarrow.table({**columns, "tokens": steps.ravel()}), parquet)
+    for path, total in ((csv, 7168 * 2_500_000), (npz, steps.sum()), (parquet, steps.sum())):
+        tracemalloc.start()
+        try:
+            trace = read_trace(path)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert sum(trace.matrix(number).sum() for number in range(len(trace))) == total
+        assert path.stat().st_size > 1_000_000
+        assert peak < 3 * path.stat().st_size, path
+
+
 @pytest.mark.parametrize(
     ("table", "words"),
     [
