@@ -35,6 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             write_atomically(path, content)
         except OSError as error:
-            raise CannotRunError(f"{path} cannot be written: {error.strerror}; move away what is there, or make its folder writable") from None
+            raise CannotRunError(
+                f"{path} cannot be written: {error.strerror}; move away what is there, or make its folder writable"
+            ) from None
         print(f"{'picture' if suffix == 'png' else 'table':17} {path}")
     return 0

@@ -867,7 +867,7 @@ def test_parquet(tmp_path: Path) -> None:
 def test_parquet_in_any_order_and_in_many_batches(tmp_path: Path) -> None:
     """300,000 rows of 6 steps and 5 layers, shuffled, each pair of ranks several times."""
     draw = np.random.default_rng(7)
-    rows = {
+    rows: dict[str, np.ndarray[Any, Any]] = {
         "step": draw.integers(0, 6, 300_000),
         "layer": draw.integers(10, 15, 300_000).astype(np.int16),
         "src": draw.integers(0, 12, 300_000),
