@@ -46,12 +46,13 @@ def execute_file(path: str, key: str) -> types.ModuleType:
 
 @contextlib.contextmanager
 def blaming(path: str, what: str) -> Iterator[None]:
-    """Where a user's file fails, an InputError says which one, and the line."""
+    """Where a user's file fails, an InputError says which one, and the line. What it prints goes to stderr: stdout has results."""
     try:
-        yield
-    except (InputError, CannotRunError):
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (InputError, CannotRunError, KeyboardInterrupt, GeneratorExit):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         import traceback
 
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

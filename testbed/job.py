@@ -270,6 +270,7 @@ def prepare_job(scenario: Scenario, run: Run, work: Path, planned: Iterable[Phas
                 + _late_ns(scenario, flows, bound_ns),
                 "rates_ns": rates_ns,
                 "discipline": int(plan.discipline),
+                "paced": plan.discipline is Discipline.PACED,
                 "barrier": plan.discipline is Discipline.STAGED and plan.mode is Stages.BARRIER,
                 "stages": plan.stage_count,
                 "stages_bytes": plan.length_bytes,

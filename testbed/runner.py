@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -50,6 +51,7 @@ __all__ = [
 TABLES: Final = ("flows", "ports", "counters", "trace")
 PICTURES: Final = ("queue.png", "utilisation.png")
 REPORT: Final = "report.html"
+_SLOW_S: Final = 10.0
 WALL_FIGURES: Final = ("wall_s", "setup_s", "engine_s")
 """The only figures that differ between two runs of one experiment."""
 
@@ -255,6 +257,10 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
             data = run_schedule(
                 scenario, schedule, cpu, progress, stop, at_once, out / name, planned=planned.pop(schedule)
             )
+        except CannotRunError as error:
+            if len(schedules) == 1 or str(error).startswith(name):
+                raise
+            raise CannotRunError(f"{name}: {error}") from error
         finally:
             processors.put(cpu)
         with writing:
@@ -282,30 +288,41 @@ def run_experiment(scenario: Scenario, out: Path, progress: Progress) -> list[di
 
 
 def _begun(scenario: Scenario, schedule: str) -> Iterator[Phase]:
-    """The phases of a run, planned as far as may fail: that raises InputError here, in the thread that hears signals.
+    """The phases of a run, planned as far as may fail, and its control looked at: that raises InputError here, in the thread that
+    hears signals.
 
     A built-in schedule that plans the first demand plans all of them, and a plan of stages may be large: the others are made when
     they are run. A user's file may fail, or not end, at any.
     """
     run = scenario.experiment.run_of(schedule)
     phases = phases_of(scenario, run)
+    control = cca.load(run.cc)
     if run.schedule.endswith(".py"):
-        planned = list(phases)
-        control = cca.load(run.cc) if run.cc in cca.BUILT_IN else None
+        slow = threading.Timer(_SLOW_S, _say_slow, [run.schedule])
+        slow.daemon = True
+        slow.start()
+        try:
+            planned = list(phases)
+        finally:
+            slow.cancel()
         if control and control.kind == "rate" and any(phase.plan.stage_count for phase in planned):
             raise InputError(f"{run.name}: {run.cc} sets rates, which stages have none of: give one of windows")
         return iter(planned)
     return itertools.chain([next(phases)], phases)
 
 
+def _say_slow(schedule: str) -> None:
+    print(f"note: {schedule} has been planning for {_SLOW_S:g} s; no limit ends it, Ctrl-C does", file=sys.stderr)
+
+
 def prepare_folder(scenario: Scenario, out: Path) -> None:
     """Makes the results' folder, takes away what an earlier comparison left in it, and says what is to be run.
 
-    Raises CannotRunError where that cannot be done: before anything was run.
+    Raises CannotRunError where that cannot be done, and InputError where ``out`` is a file: before anything was run.
     """
     try:
         if out.exists() and not out.is_dir():
-            raise CannotRunError(f"{out} is a file, not a folder: choose another --out")
+            raise InputError(f"{out} is a file, not a folder: choose another --out")
         out.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             for run in json.loads((out / "result.json").read_text())["runs"]:

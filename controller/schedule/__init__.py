@@ -63,7 +63,9 @@ def check_schedule(text: str, base: str = "") -> str:
                 )
         return ":".join((check_file(name, base), *options))
     if name not in SCHEDULES:
-        raise InputError(f"schedule {name!r} is not known: use {' or '.join(SCHEDULES)}, or a Python file")
+        raise InputError(
+            f"schedule {name!r} is not known: use {' or '.join(SCHEDULES)}, or a Python file, whose name has no + : or ,"
+        )
     _sorted_options(SCHEDULES[name], options)
     return ":".join((name, *options))
 
@@ -94,7 +96,9 @@ def schedule_of(text: str) -> Schedule:
     if name.endswith(".py"):
         return load_file(name)
     if name not in SCHEDULES:
-        raise InputError(f"schedule {name!r} is not known: use {' or '.join(SCHEDULES)}, or a Python file")
+        raise InputError(
+            f"schedule {name!r} is not known: use {' or '.join(SCHEDULES)}, or a Python file, whose name has no + : or ,"
+        )
     return SCHEDULES[name]
 
 

@@ -15,10 +15,10 @@ from controller.errors import CannotRunError, InputError
 from testbed.cli.execute import Meter, check_output, report_losses
 from testbed.cli.experiment_options import add_experiment_options, add_output_options, experiment_mapping
 from testbed.experiment import from_mapping
-from testbed.measure.store import write_atomically
+from testbed.measure.store import alone_in, write_atomically
 from testbed.report.agreement import agreement, agreement_table, as_rows
 from testbed.runner import run_experiment
-from testbed.scenario import prepare
+from testbed.scenario import Scenario, prepare
 
 _TABLES: Final = ("agreement.csv", "agreement.json")
 HELP: Final = "run schedules on the kernel's fabric and on BMv2, and set both side by side"
@@ -42,6 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     for note in scenario.notes:
         print(f"note: {note}", file=sys.stderr)
+    with alone_in(arguments.out):
+        return _run_both(scenario, arguments)
+
+
+def _run_both(scenario: Scenario, arguments: argparse.Namespace) -> int:
     _clear(arguments.out)
     runs: dict[str, list[dict[str, Any]]] = {}
     for fabric in ("kernel", "bmv2"):
@@ -72,11 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _clear(out: Path) -> None:
-    """Makes the folder, and takes away what an earlier comparison left: before anything was run."""
+    """Takes away what an earlier comparison left: before anything was run."""
     try:
-        if out.exists() and not out.is_dir():
-            raise CannotRunError(f"{out} is a file, not a folder: choose another --out")
-        out.mkdir(parents=True, exist_ok=True)
         for name in _TABLES:
             (out / name).unlink(missing_ok=True)
     except OSError as error:

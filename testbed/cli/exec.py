@@ -17,8 +17,9 @@ from controller.errors import CannotRunError, InputError
 from testbed.cli.execute import check_output
 from testbed.cli.experiment_options import experiment_mapping
 from testbed.experiment import Experiment, from_mapping, read_toml, to_toml
-from testbed.measure.store import write_atomically
+from testbed.measure.store import alone_in, write_atomically
 from testbed.programs import SCHEDULES, SYSCTLS, Program, check_command, prepare_programs, run_program
+from testbed.scenario import Scenario
 
 HELP: Final = "run a command once a host, on real sockets, in virtual time (docs/exec.md)"
 _OVERRIDES: Final = ("dilation", "limit_s", "limit_virtual_s", "lb", "seed", "memory_mib")
@@ -59,6 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     program = Program(arguments.command, Path.cwd(), dict(os.environ), {**SYSCTLS, **_sysctls(arguments.sysctl)})
     check_command(program)
+    with alone_in(out):
+        return _run_all(scenario, program, arguments)
+
+
+def _run_all(scenario: Scenario, program: Program, arguments: argparse.Namespace) -> int:
+    out: Path = arguments.out
+    experiment = scenario.experiment
     _prepare_folder(out, experiment)
     stream = sys.stderr if arguments.json else sys.stdout
 
@@ -114,9 +122,6 @@ def _sysctls(given: list[str]) -> dict[str, str]:
 def _prepare_folder(out: Path, experiment: Experiment) -> None:
     """Takes away what an earlier run left in it. Raises CannotRunError where that cannot be done."""
     try:
-        if out.exists() and not out.is_dir():
-            raise CannotRunError(f"{out} is a file, not a folder: choose another --out")
-        out.mkdir(parents=True, exist_ok=True)
         (out / "result.json").unlink(missing_ok=True)
         for run_ in experiment.runs:
             folder = out / run_.name

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from controller.errors import CannotRunError, InputError
 from testbed.experiment import Experiment
-from testbed.measure.store import write_atomically
+from testbed.measure.store import alone_in, write_atomically
 from testbed.report.table import comparison
 from testbed.runner import nothing_to_send, prepare_folder, run_experiment
-from testbed.scenario import prepare
+from testbed.scenario import Scenario, prepare
 from testbed.status import StatusLine
 
 __all__ = ["Meter", "check_output", "execute", "report_losses"]
@@ -27,12 +27,15 @@ class Meter:
     def __init__(self, *, quiet: bool) -> None:
         self._line = StatusLine(_EVERY_S, quiet=quiet)
         self.close = self._line.close
+        self._first: dict[str, tuple[float, int]] = {}
+        """Wall time and packets of each run's first record: what was before them was its start."""
 
     def update(self, run: str, fabric_ns: float, wall_s: float, delivered: int, expected: int) -> None:
         """Called from the run's thread."""
+        first_s, before = self._first.setdefault(run, (wall_s, delivered))
         if not self._line.due():
             return
-        left_s = wall_s * (expected - delivered) / max(1, delivered)
+        left_s = (wall_s - first_s) * (expected - delivered) / max(1, delivered - before)
         self._line.show(
             f"{run}: {100 * delivered // expected} %, {delivered} of {expected} packets, "
             f"{fabric_ns / 1000:.0f} us of fabric time, {wall_s:.0f} s, about {left_s:.0f} s left"
@@ -54,8 +57,13 @@ def execute(experiment: Experiment, out: Path, *, as_json: bool) -> int:
     scenario = prepare(experiment)
     for note in scenario.notes:
         print(f"note: {note}", file=sys.stderr)
+    with alone_in(out):
+        return _execute(scenario, out, as_json=as_json)
+
+
+def _execute(scenario: Scenario, out: Path, *, as_json: bool) -> int:
     if not scenario.expected_bytes:
-        result = {"runs": [nothing_to_send(scenario, schedule) for schedule in experiment.schedule]}
+        result = {"runs": [nothing_to_send(scenario, schedule) for schedule in scenario.experiment.schedule]}
         prepare_folder(scenario, out)
         write_atomically(out / "result.json", (json.dumps(result, indent=1) + "\n").encode())
         print(json.dumps(result, indent=1) if as_json else "nothing to send: CCT 0")

@@ -87,18 +87,25 @@ def run(arguments: argparse.Namespace) -> int:
     for module in ("pyarrow", "matplotlib"):
         if importlib.util.find_spec(module) is None:
             raise CannotRunError(f"{module} is missing, which results are written with: run make setup")
+    schedules = arguments.schedule or SCHEDULES
     with work_folder() as scratch:
         options = _options(arguments, scratch)
         grid = sweep(
             options,
-            arguments.schedule or SCHEDULES,
+            schedules,
             arguments.against or tuple(DISTURBANCES),
             strongest=arguments.quick,
         )
+    if options.keys.get("gpus_per_server", 1) == 1 and any(name.startswith("fast") for name in schedules):
+        grid.left_out.append("each host is a server by itself, so that fast is bvn: --gpus-per-server 4 makes servers")
     for line in grid.left_out:
         print(f"note: {line}", file=sys.stderr)
 
     def made(store: Store) -> dict[str, bytes]:
+        for line in dict.fromkeys(
+            f"{cell.label}: {why}" for _, cell in grid.cells if (why := store.figures(cell).get("gave_up"))
+        ):
+            print(f"note: {line}", file=sys.stderr)
         rows = table(grid.cells, store)
         return {"table": csv_bytes(rows), "text": markdown(rows).encode(), "picture": draw(rows, _title(options))}
 

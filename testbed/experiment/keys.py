@@ -20,6 +20,7 @@ __all__ = [
     "DOCA_MODEL",
     "FAILURE_KEYS",
     "KEYS",
+    "LEAST_MEMORY_MIB",
     "TABLES",
     "Key",
     "Value",
@@ -27,6 +28,7 @@ __all__ = [
 
 AUTO: Final = "auto"
 DOCA_MODEL: Final = "doca-model"
+LEAST_MEMORY_MIB: Final = 160
 
 Value = Any
 
@@ -301,7 +303,14 @@ KEYS: Final = (
     ),
     Key("seed", "integer", 0, "of everything random", maximum=2**32 - 1),
     Key("trace", "flag", False, "also write every packet's hops (trace.parquet)"),
-    Key("memory_mib", "integer", 0, "memory of the virtual machine, at least 160; 0: estimated", "MiB", maximum=2**20),
+    Key(
+        "memory_mib",
+        "integer",
+        0,
+        f"memory of the virtual machine, at least {LEAST_MEMORY_MIB}; 0: estimated",
+        "MiB",
+        maximum=2**20,
+    ),
     Key("limit_s", "number", 3600, "wall time after which a run is given up", "s", minimum=1, maximum=10_000_000),
     Key(
         "limit_virtual_s",

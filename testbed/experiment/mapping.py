@@ -11,7 +11,7 @@ from controller.errors import InputError
 from controller.schedule import SCHEDULES
 from testbed.engine import cca
 from testbed.experiment.definition import DemandPhase, Experiment
-from testbed.experiment.keys import DOCA_MODEL, KEYS, TABLES, Value
+from testbed.experiment.keys import DOCA_MODEL, KEYS, LEAST_MEMORY_MIB, TABLES, Value
 from testbed.experiment.tables import background_of, failures_of, phases_of
 from testbed.experiment.values import check_name, check_value
 
@@ -66,6 +66,8 @@ def _check_together(experiment: Experiment, where: str) -> None:
     for name, topology in (("hosts_per_leaf", "leaf-spine"), ("fat_tree_k", "fat-tree")):
         if getattr(experiment, name) and experiment.topology != topology:
             raise InputError(f"{where}{name} is for topology {topology}, not {experiment.topology}: leave it out")
+    if 0 < experiment.memory_mib < LEAST_MEMORY_MIB:
+        raise InputError(f"{where}memory_mib is {experiment.memory_mib}: give {LEAST_MEMORY_MIB} or more, or 0")
     if experiment.fat_tree_k % 2:
         raise InputError(f"{where}fat_tree_k is {experiment.fat_tree_k}: give an even number")
     if experiment.loss_recovery == "none":

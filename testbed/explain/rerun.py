@@ -122,6 +122,10 @@ def _check_same(saved: Mapping[str, Any], found: Mapping[str, Any], given: set[s
     versions = [f"{key} {saved.get(key)}, here {found[key]}" for key in _VERSIONS if saved.get(key) != found[key]]
     raise CannotRunError(
         f"{saved['run']} is another run here ({first} {saved.get(first)}, here {plain[first]}), of which nothing can be said: "
-        + (f"it was made with {'; '.join(versions)}" if versions else "it was made with other code of the same version")
+        + (
+            f"it was made with {'; '.join(versions)}"
+            if versions
+            else "it was made with other code of the same version, or by a schedule or control that is not the same each time"
+        )
         + "; run the experiment again"
     )

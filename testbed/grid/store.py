@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from controller.errors import CannotRunError
 from testbed.grid.cells import RESULT, Cell, Files
-from testbed.measure.store import write_atomically
+from testbed.measure.store import hold, write_atomically
 
 __all__ = ["Store"]
 
@@ -26,21 +25,10 @@ class Store:
     """OUT/cells. For one command at a time: a second one is refused, since both would run the same cells."""
 
     def __init__(self, out: Path) -> None:
-        """Makes the folder, and removes what a command that was killed had begun to write. Raises CannotRunError."""
+        """Makes the folder, and removes what a command that was killed had begun to write. See hold."""
         self._folder = out / "cells"
-        if out.exists() and not out.is_dir():
-            raise CannotRunError(f"{out} is a file, not a folder: choose another --out")
+        self._lock = hold(out, self._folder)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            # The lock goes with the process; held on the folder itself, it leaves no file.
-            self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(self._lock)
-                raise CannotRunError(
-                    f"{out} is in use by another command: wait for it, or choose another --out"
-                ) from None
             for partial in self._folder.glob("*/.*"):
                 partial.unlink()
         except OSError as error:

@@ -37,6 +37,8 @@ def _check_same(file: Path, expected: object) -> None:
     try:
         found = hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
-        raise InputError(f"{file}, from which the result was made, cannot be read: {error.strerror}") from None
+        raise InputError(
+            f"{file}, from which the result was made, cannot be read: {error.strerror}; put it back, or run the experiment again"
+        ) from None
     if found != expected:
         raise InputError(f"{file} has changed since the result was made from it: run the experiment again")

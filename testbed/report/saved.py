@@ -120,9 +120,10 @@ def _check(path: Path, number: int, run: Mapping[str, Any]) -> None:
     kinds = {row.key: (*((str,) if row.factor is None else _NUMBER), type(None)) for row in ROWS} | _OTHERS
     for key in kinds:
         if key not in run:
-            raise InputError(
-                f"{path}: run {number} has no {key!r}: it is not of this version of incastfree; run the experiment again"
-            )
+            why = "it is not of this version of incastfree; run the experiment again"
+            if path.parent.parent.name == "cells":
+                why = "it is a cell of figure or robust, which keeps its figures alone; run the same by incastfree compare"
+            raise InputError(f"{path}: run {number} has no {key!r}: {why}")
     for key, allowed in (kinds | {key: kind for key, kind in _PERHAPS.items() if key in run}).items():
         if not _is(run[key], allowed):
             raise InputError(f"{path}: {key} of run {number} is {str(run[key])[:40]!r}: run the experiment again")

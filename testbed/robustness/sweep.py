@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from controller.errors import InputError
 from controller.schedule import SCHEDULES, Plan, make_plan
+from testbed.engine import cca
 from testbed.experiment import Experiment, Run
 from testbed.figures.confidence import half_width
 from testbed.figures.incast import one_demand
@@ -97,6 +98,7 @@ def _possible(options: Options, demand: Demand, schedules: Sequence[str], left_o
         try:
             experiment = experiment_of(options, demand, schedule=[text])
             _plan(prepare(experiment), experiment.runs[0])
+            cca.load(experiment.runs[0].cc)
         except InputError as error:
             first = first or error
             left_out[f"{text} is left out: {error}"] = None

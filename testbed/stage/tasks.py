@@ -268,6 +268,8 @@ def _endless(job: dict[str, Any], error: TimeoutError) -> CannotRunError:
     cc = job["control"]["cc"]
     if job["recovery_name"] == "none" and any(phase["barrier"] for phase in job["phases"]):
         hint = "a barrier waits for what was dropped, which nobody sends again: give loss_recovery sack, or --queue-bytes 0"
+    elif cc == "none" and all(phase["paced"] for phase in job["phases"]):
+        hint = "its rates are too small for what is sent, or too much is lost on the way"
     elif cc == "none" and job["control"]["trimming"]:
         hint = (
             "without a congestion control the trimmed headers of many senders may fill a port alone: give one (rr+nscc), or "

@@ -131,6 +131,13 @@ class Fluid:
         at = np.array([time_ns])
         return float(sum(self.receiver(host).queue_at(at)[0] for host in range(len(self.speeds))))
 
+    @cached_property
+    def most_queued_bytes(self) -> float:
+        """In all queues together, at the time when that is most. As long as ``done_ns``."""
+        profiles = [self.receiver(host) for host in range(len(self.speeds))]
+        times = np.unique(np.concatenate([profile.times_ns for profile in profiles]))
+        return float(np.sum([profile.queue_at(times) for profile in profiles], axis=0).max())
+
 
 def _bound_ns(demand: Floats, speeds: Floats) -> float:
     """T*: the largest load over speed of any port."""

@@ -156,12 +156,12 @@ class Account:
                 ],
             ),
             (
-                "all queues [MB]",
+                "all queues, most [MB]",
                 [
                     stranded * in_mb if stranded is not None else None,
                     closed.stranded_sum_bytes(hosts, self.sent_bytes) * in_mb,
                     None,
-                    fluid.total_queue_bytes(fluid.last_sent_ns) * in_mb,
+                    fluid.most_queued_bytes * in_mb,
                     None,
                     None if several else total_measured,
                 ],

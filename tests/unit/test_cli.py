@@ -18,8 +18,9 @@ import pytest
 from controller import __version__
 from controller.cli.main import ENTRY_POINTS, main
 from controller.demand import load_demand
-from controller.schedule import rate
+from controller.schedule import make_plan, rate
 from testbed.cli import execute
+from testbed.measure.store import alone_in
 from testbed.report import plots
 from testbed.runner import Progress, nothing_to_send
 from testbed.scenario import Scenario
@@ -220,6 +221,7 @@ BAD_WORDS: dict[str, tuple[list[str], str]] = {
     "shell of a missing file": (["shell", "nowhere.toml"], "does not exist"),
     "compare with a queue of words": (compare("--queue-bytes", "large"), "--queue-bytes large: give a number, or auto"),
     "compare with a queue for no packet": (compare("--queue-bytes", "4095"), "no packet of 4096 B fits"),
+    "compare in no memory": (compare("--memory-mib", "159"), "memory_mib is 159: give 160 or more, or 0"),
     "compare with a word for trimming": (compare("--trimming", "no"), "no"),
     "compare with a threshold above the other": (
         compare("--ecn-kmin-bytes", "9", "--ecn-kmax-bytes", "8"),
@@ -368,7 +370,40 @@ def test_what_cannot_be_planned_leaves_an_earlier_comparison(
     Path("stages.py").write_text("from controller.schedule.spreadout import SCHEDULE\n")
     line = bad(run(capsys, "compare", "--demand", "good.csv", "--schedule", "rr,stages.py+dcqcn", "--out", "out"))
     assert "stages+dcqcn: dcqcn sets rates, which stages have none of" in line
+    for source, reason in (
+        ("x = 1", "must define one subclass of testbed.engine.cca.Control, but defines none"),
+        ("import nowhere", "line 1: cannot be imported (ModuleNotFoundError"),
+        ("raise BaseException('no')", "line 1: cannot be imported (BaseException: no)"),
+    ):
+        Path("own.py").write_text(source)
+        assert reason in bad(
+            run(capsys, "compare", "--demand", "good.csv", "--schedule", "rr,rr+own.py", "--out", "out")
+        )
     assert table.read_text() == "earlier"
+
+
+def test_a_folder_is_for_one_command_at_a_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "find", lambda: kernel.Kernel(Path("linux"), "6.12", "key"))
+    with alone_in(Path("out")):
+        code, out, err = run(capsys, "compare", "--demand", "good.csv", "--out", "out")
+        assert (code, out) == (1, "")
+        assert "out is in use by another command: wait for it, or choose another --out" in err
+    assert not Path("out").exists()  # it stayed empty
+    assert "good.csv is a file, not a folder" in bad(
+        run(capsys, "compare", "--demand", "good.csv", "--out", "good.csv")
+    )
+
+
+def test_what_a_plan_prints_is_no_result(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("chatty.py").write_text(
+        "print('imported')\nfrom controller.schedule.spreadout import SCHEDULE\n"
+        "from dataclasses import replace\nold = SCHEDULE.plan\n"
+        "SCHEDULE = replace(SCHEDULE, plan=lambda *given: print('planned') or old(*given))\n"
+    )
+    make_plan("chatty.py", load_demand("good.csv"), [Fraction(10**9)] * 4)
+    assert capsys.readouterr() == ("", "imported\nplanned\n")
 
 
 def test_pipes_and_devices_are_no_demands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -493,7 +528,7 @@ def test_bytes_that_were_not_delivered_are_said_with_the_remedy(
     """Without a machine: of what one measured."""
 
     def measured(scenario: Scenario, out: Path, _progress: Progress) -> list[dict[str, Any]]:
-        out.mkdir()
+        out.mkdir(exist_ok=True)
         (out / "result.json").write_text("{}")
         delivered = scenario.expected_bytes - missing
         counted = {"drops": 3, "trims": 5, "lost": 7, "expected_bytes": scenario.expected_bytes}

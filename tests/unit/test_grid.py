@@ -144,8 +144,10 @@ def test_a_cell_runs_only_on_what_it_was_made_for(tmp_path: Path, monkeypatch: p
 
 
 def test_that_a_run_does_not_end_is_a_result_where_that_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = {"control": {"cc": "none", "trimming": True}, "recovery_name": "sack"}
+    job = {"control": {"cc": "none", "trimming": True}, "recovery_name": "sack", "phases": [{"paced": False}]}
     reason = str(tasks._endless(job, TimeoutError("not ended after 9 us")))
+    assert "trimmed headers of many senders" in reason
+    assert "its rates are too small" in str(tasks._endless({**job, "phases": [{"paced": True}]}, TimeoutError("no")))
 
     def endless(*_: object) -> None:
         raise CannotRunError(reason)
@@ -182,7 +184,7 @@ def test_the_store(tmp_path: Path, ports: bytes) -> None:
     assert not partial.exists()
     assert again.has(cell)
     again.close()
-    with pytest.raises(CannotRunError, match="not a folder"):
+    with pytest.raises(InputError, match="not a folder"):
         Store(partial.parent / RESULT)
 
 

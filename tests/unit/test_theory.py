@@ -134,6 +134,8 @@ def test_the_paper_s_three_hosts_by_hand() -> None:
     # To receiver 1 come 1/2 + 1/2 until 2000: no queue.
     assert fluid.receiver(1).peak_bytes == 0
     assert fluid.total_queue_bytes(3000) == 1000
+    assert fluid.total_queue_bytes(3500) == 500
+    assert fluid.most_queued_bytes == 1000
 
 
 def test_delays_and_a_narrow_switch_by_hand() -> None:
