@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ def own_processor() -> None:
 
 
 own_processor()
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell's job in the background: the commands that the tests interrupt would ignore it too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
