@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from controller.errors import CannotRunError
+from testbed.experiment.keys import LEAST_MEMORY_MIB
 from testbed.stage.virtual import kernel
 from testbed.stage.virtual.machine import VirtualMachine, clean_stale, work_folder
 from testbed.workload.zipf import zipf
@@ -168,7 +169,9 @@ def test_not_enough_memory(long_run: list[str], home: dict[str, str]) -> None:
     assert done.returncode == 1
     assert "MiB" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    done = subprocess.run([*long_run, "--memory-mib", "80"], env=home, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*long_run, "--memory-mib", str(LEAST_MEMORY_MIB)], env=home, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert "memory" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

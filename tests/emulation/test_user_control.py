@@ -244,7 +244,7 @@ def test_an_exception_names_file_and_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     lines = done.stderr.strip().splitlines()
     assert lines == [
-        f"incastfree: {tmp_path / 'mine.py'} (line {line}, in on_ack): ZeroDivisionError: division by zero"
+        f"incastfree: rr+mine: {tmp_path / 'mine.py'} (line {line}, in on_ack): ZeroDivisionError: division by zero"
     ]
     assert [run["run"] for run in json.loads((tmp_path / "out" / "result.json").read_text())["runs"]] == ["rr"]
 
