@@ -17,19 +17,23 @@ HELP: Final = "Mininet's command line on the network of an experiment file (h1 p
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The experiment's demand decides the number of hosts."""
+    """Hosts are those of the file: its `hosts`, or of its demand."""
     parser.add_argument("file", type=Path, metavar="FILE", help="experiment in TOML")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ends with the command line's exit."""
-    experiment = read_toml(arguments.file)
+    experiment = read_toml(arguments.file, needs_demand=False)
     if experiment.stage != "virtual":
         raise InputError(
             f"{arguments.file}: stage is {experiment.stage}, but the shell knows virtual time alone: leave it out"
         )
     scenario = prepare(experiment)
+    absent = [name for name in ("background", "link_failure") if getattr(experiment, name)]
+    if absent:
+        print(f"note: {' and '.join(absent)} of {arguments.file} are the engine's: not in the shell", file=sys.stderr)
     print(
+        "The network alone: nothing is paced, and no schedule or congestion control sends. "
         f"Times in there are kernel times: {float(scenario.dilation):g} of them are 1 of fabric time. "
         "The clock stands still while anything computes.",
         flush=True,

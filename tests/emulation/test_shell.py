@@ -36,3 +36,22 @@ def test_ping(tmp_path: Path, shape: str, links: int) -> None:
     # Nothing else takes time. ping counts whole microseconds, and from a millisecond on says three digits.
     assert near == math.floor(4 * (100 + 0.098)) / 1000
     assert far == float(f"{math.floor(2 * links * (100 + 0.098)) / 1000:.3g}")
+
+
+def test_what_the_shell_does_not_run(tmp_path: Path) -> None:
+    """Loads and failures of the file are the engine's: said, not passed over."""
+    (tmp_path / "net.toml").write_text(
+        'hosts = 8\n[[background]]\nsource = "h2"\ndestination = "h5"\nbytes = 1000000\nrate_gbps = 240\n'
+        '[[link_failure]]\nlink = "leaf1-spine2"\ndown_ns = 100\nup_ns = 200\n'
+    )
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("incastfree")), "shell", str(tmp_path / "net.toml")],
+        input="exit\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "note: background and link_failure of" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
