@@ -47,7 +47,7 @@ def run_grid(cells: Sequence[Cell], store: Store, *, jobs: int = 0, dask: str = 
     finally:
         meter.close()
     for failure in failures:
-        print(f"incastfree: {' '.join(failure.split())}", file=sys.stderr)
+        print(f"incastfree: {failure}", file=sys.stderr)
     if failures:
         raise CannotRunError(
             f"{len(failures)} of {len(wanted)} cells failed, each named above; the others are kept, and the same command, "

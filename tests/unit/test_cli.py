@@ -783,3 +783,12 @@ def test_a_name_that_is_not_text_is_printed() -> None:
     )
     assert b"Traceback" not in done.stderr
     assert done.returncode == 0
+
+
+def test_a_name_with_a_line_break_stays_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever a file or what is in it is called."""
+    file = tmp_path / "two\nlines.csv"
+    file.write_text("a,b\n")
+    assert main(["rates", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "two\\nlines.csv" in line

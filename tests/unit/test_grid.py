@@ -239,7 +239,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(
         progress(1, 2)
         ran.append(cell.packets)
         if cell.run == "rate+none":
-            raise CannotRunError("out of\nluck")
+            raise CannotRunError("out of luck")
         return {RESULT: RAN, "ports.parquet": ports}
 
     monkeypatch.setattr(pool, "run_cell", run)
