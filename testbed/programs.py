@@ -94,7 +94,9 @@ def prepare_programs(experiment: Experiment) -> Scenario:
     if experiment.cc != _DEFAULTS["cc"]:
         raise InputError(f"cc is {experiment.cc}: programs bring their own congestion control: leave it out")
     for run in experiment.runs:
-        if run.schedule not in SCHEDULES or run.cc != "none":
+        if run.schedule not in SCHEDULES:
+            raise InputError(f"schedule {run.name}: programs send when they like: give {' or '.join(SCHEDULES)}")
+        if run.cc != "none":
             raise InputError(
                 f"schedule {run.name}: programs bring their own congestion control: give {' or '.join(SCHEDULES)}"
             )

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import InputError
-from controller.formats.files import rank_of_name
+from controller.formats.files import order_note, rank_of_name
 from controller.formats.named_arrays import array_of, named_sets
 from controller.formats.placement import place_experts
 from controller.formats.tokens import copies_note, received
-from controller.formats.trace import PER_RANK, Place, Reading, Trace, first_numbers, kept_places
+from controller.formats.trace import MAX_RANKS, PER_RANK, Place, Reading, Trace, first_numbers, kept_places
 
 __all__ = ["NAMES", "read"]
 
@@ -30,6 +30,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """One file a rank, or one file of all ranks with the rows in order. Raises InputError."""
     per_rank, note = copies_note(str(path), reading, PER_RANK)
     rows: dict[tuple[int | None, int | None, int], dict[int, NDArray[np.int64]]] = {}
+    ordered: set[Path] = set()
     for position, file in enumerate(files):
         calls: dict[tuple[Any, ...], int] = {}
         for number, (where, given) in enumerate(named_sets(file)):
@@ -54,6 +55,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             else:
                 named = rank_of_name(file)
                 rank = _number(where, given, "rank")
+                if rank is None and named is None and len(files) > 1:
+                    ordered.add(file)
                 if rank is None:
                     rank = named if named is not None else position if len(files) > 1 else number
                 of_ranks = {rank: _row(where, given, reading, len(files), per_rank=per_rank)}
@@ -76,7 +79,10 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     if len(lengths) > 1:
         raise InputError(f"{path}: layouts are of {min(lengths)} to {max(lengths)} ranks: give those of one run")
     ranks = lengths.pop() if lengths else 0
-    notes: list[str] = []
+    if 0 < len(ordered) < len(files):
+        raise InputError(f"{min(ordered)} does not say its rank, but others do: give each file its rank in its name")
+    notes = [order_note(path, files)] if ordered else []
+    incomplete = False
     for key in keys:
         over = max(rows[key])
         if over >= ranks:
@@ -88,7 +94,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             raise InputError(
                 f"{path} is the layout of one rank, one row of {ranks}: give a folder or a pattern with those of all ranks"
             )
-        if silent and not notes:
+        if silent and not incomplete:
+            incomplete = True
             notes.append(
                 f"{path}: ranks {first_numbers(silent)} of {ranks} have no layout: they are taken to send nothing"
             )
@@ -122,20 +129,27 @@ def _number(where: str, given: dict[str, Any], name: str) -> int | None:
     return value
 
 
+def _supported(where: str, ranks: int) -> int:
+    if ranks > MAX_RANKS:
+        raise InputError(f"{where} has {ranks} ranks: at most {MAX_RANKS} are supported")
+    return ranks
+
+
 def _row(where: str, given: dict[str, Any], reading: Reading, files: int, *, per_rank: bool) -> NDArray[np.int64]:
     """What this rank sends to each, by all that the layout says of it, which must agree."""
     ways: dict[str, NDArray[np.int64]] = {}
     ranks = 0
     if "num_tokens_per_rank" in given:
         counts = array_of(f"{where}: num_tokens_per_rank", given["num_tokens_per_rank"], 1)
-        ranks = len(counts)
+        ranks = _supported(f"{where}: num_tokens_per_rank", len(counts))
         if per_rank:
             ways["num_tokens_per_rank"] = counts.astype(np.int64)
     if "is_token_in_rank" in given:
         inside = array_of(f"{where}: is_token_in_rank", given["is_token_in_rank"], 2)
         if inside.size and int(inside.max()) > 1:
             raise InputError(f"{where}: is_token_in_rank holds {int(inside.max())}: it is 0 or 1")
-        ranks = ranks or inside.shape[1]
+        columns = _supported(f"{where}: is_token_in_rank", inside.shape[1])
+        ranks = ranks or columns
         if per_rank:
             ways["is_token_in_rank"] = inside.sum(axis=0, dtype=np.int64)
     experts = 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from controller.errors import InputError
 
-__all__ = ["check_size", "files_of", "open_file", "rank_of_name", "read_content", "read_head"]
+__all__ = ["check_size", "files_of", "open_file", "order_note", "rank_of_name", "read_content", "read_head"]
 
 _OF_RANKS: Final = ("router_trace_rank*.jsonl", "expert_distribution_recorder_*.pt", "*rank*", "*")
 """Names of traces of ranks in a folder; the first that matches says which files are meant."""
@@ -58,6 +58,14 @@ def rank_of_name(path: Path) -> int | None:
         if match:
             return int(match[1])
     return None
+
+
+def order_note(path: Path, files: Sequence[Path]) -> str:
+    """Says which rank each file was taken for, where nothing in it or in its name says so."""
+    return (
+        f"{path}: neither records nor names say whose they are: ranks are in the order of the names, from 0 for {files[0].name} "
+        f"to {len(files) - 1} for {files[-1].name}"
+    )
 
 
 @contextmanager

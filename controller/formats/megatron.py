@@ -95,6 +95,14 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             f"{path}: ranks {first_numbers(silent)} of {ranks} have no records: they are taken to send nothing"
         )
 
+    partial = [key for key in keys if senders - rows[key].keys()]
+    if partial:
+        lacking = sorted(senders - rows[partial[0]].keys())
+        notes.append(
+            f"{path}: {_place(partial[0])}: ranks {first_numbers(lacking)} have no record, so in {len(partial)} of {len(keys)} "
+            "demands: they are taken to send nothing there"
+        )
+
     def matrix(index: int) -> NDArray[np.int64]:
         counts = np.zeros((ranks, ranks), dtype=np.int64)
         for rank, row in rows[keys[kept[index]]].items():

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import InputError
-from controller.formats.files import open_file, rank_of_name
+from controller.formats.files import open_file, order_note, rank_of_name
 from controller.formats.json_values import parse_json, whole_array
 from controller.formats.named_arrays import array_of, named_sets
 from controller.formats.trace import MAX_RANKS, PER_RANK, Place, Reading, Trace, first_numbers, kept_places
@@ -43,7 +43,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
         raise InputError(f"{path} holds split sizes, which are what is sent: leave --token-copies out")
     sent: dict[_Call, dict[int, NDArray[Any]]] = {}
     due: dict[_Call, dict[int, NDArray[Any]]] = {}
-    even = 0
+    evens: dict[tuple[int | None, int | None], dict[int, bytearray]] = {}
+    ordered: set[Path] = set()
     for position, file in enumerate(files):
         calls: dict[tuple[Any, ...], int] = {}
         for where, given, of_file in _records(file):
@@ -55,6 +56,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                     raise InputError(
                         f"{where} does not say its rank: give records with rank, or files with it in their name"
                     )
+                ordered.add(file)
                 rank = position
             if rank >= MAX_RANKS:
                 raise InputError(f"{where}: rank {rank} is above {MAX_RANKS - 1}")
@@ -65,8 +67,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             if "num_local_tokens_per_expert" in given and not any(name in given for name in SENT[:-1]):
                 row = _of_experts(where, row, reading, len(files))
             expected = _splits(where, given, _DUE) if any(name in given for name in _DUE) else None
+            evens.setdefault((step, layer), {}).setdefault(rank, bytearray()).append(not len(row))
             if not len(row):
-                even += 1
                 continue
             number = calls.get((rank, step, layer), 0)
             calls[rank, step, layer] = number + 1
@@ -81,7 +83,14 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             own[rank] = _compact(row)
             if expected is not None and len(expected):
                 due.setdefault(call, {})[rank] = _compact(expected)
+    if 0 < len(ordered) < len(files):
+        raise InputError(f"{min(ordered)} does not say its rank, but others do: give each file its rank in its name")
     notes = [f"{path}: split sizes are rows of dimension 0, taken as tokens"]
+    if ordered:
+        notes.append(order_note(path, files))
+    for of_ranks in evens.values():
+        _check_evens(path, of_ranks)
+    even = sum(calls.count(True) for of_ranks in evens.values() for calls in of_ranks.values())
     if even:
         notes.append(f"{path}: {even} calls without split sizes, which send evenly, are left out")
     if not sent and even:
@@ -125,6 +134,19 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     return Trace("splits", "tokens", tuple(places[index] for index in kept), matrix, (*notes, *more))
 
 
+def _check_evens(path: Path, of_ranks: dict[int, bytearray]) -> None:
+    """A call without split sizes is left out, and must be so of all ranks: else the next calls of others would be paired with it."""
+    first, *others = sorted(of_ranks)
+    for rank in others:
+        for number, (one, other) in enumerate(zip(of_ranks[first], of_ranks[rank], strict=False), 1):
+            if one != other:
+                without, of = (first, rank) if one else (rank, first)
+                raise InputError(
+                    f"{path}: all-to-all {number} of rank {without} has no split sizes (it sends evenly, and nothing says how "
+                    f"much), but that of rank {of} has: record the split sizes of both"
+                )
+
+
 def _compact(row: NDArray[np.int64]) -> NDArray[Any]:
     """In as few bytes as its largest number takes: traces of decoding have hundreds of thousands of rows."""
     return row.astype(np.min_scalar_type(int(row.max())))
@@ -136,6 +158,12 @@ def _check(path: Path, call: _Call, sent: dict[int, NDArray[Any]], due: dict[int
         if len(expected) != len(next(iter(sent.values()))):
             raise InputError(
                 f"{path}: rank {receiver} has {len(expected)} output splits, but others send to another number of ranks"
+            )
+        silent = next((sender for sender in np.flatnonzero(expected).tolist() if sender not in sent), None)
+        if silent is not None:
+            raise InputError(
+                f"{path}: {Place(call[0], call[1])}: rank {receiver} expects {expected[silent]} from rank {silent}, which has no call: "
+                "give the files of all ranks"
             )
         for sender, row in sent.items():
             if row[receiver] != expected[sender]:

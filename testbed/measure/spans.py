@@ -50,8 +50,8 @@ def read_spans(file: Path, rank: int, hosts: int) -> dict[str, list[Span]]:
         sizes = times[_TIMES:]
         if len(times) < _TIMES or times[1] < times[0] or len(sizes) not in (0, hosts) or min(sizes, default=0) < 0:
             raise InputError(
-                f"rank {rank}: line {number} of its spans is {line[:80]!r}: a program writes NAME BEGIN_NS END_NS, and bytes to "
-                f"{hosts} ranks or none"
+                f"rank {rank}: line {number} of its spans is {line[:80]!r}: a program writes NAME BEGIN_NS END_NS, the end not "
+                f"before the begin, and bytes to {hosts} ranks or none"
             )
         spans.setdefault(name, []).append((times[0], times[1], sizes))
     return spans

@@ -465,6 +465,7 @@ def test_megatron_steps_layers_and_microbatches(tmp_path: Path) -> None:
     trace = read_trace(tmp_path, Reading(experts_per_rank=1))
     assert places(trace) == ["step 1 layer 4 mtp 0", "step 1 layer 5", "step 1 layer 5 call 2", "step 2 layer 0"]
     assert matrices(trace) == [[[0, 1], [0, 0]], [[1, 0], [1, 0]], [[0, 1], [0, 0]], [[0, 1], [0, 0]]]
+    assert "step 1 layer 4 mtp 0: ranks 1 have no record, so in 3 of 4 demands" in said(trace)
     chosen = Reading(experts_per_rank=1, steps=Chosen.parse("1", "steps"), layers=Chosen.parse("5", "layers"))
     assert places(read_trace(tmp_path, chosen)) == ["step 1 layer 5", "step 1 layer 5 call 2"]
 
@@ -661,6 +662,23 @@ def test_deepep_layouts_that_cannot_be(tmp_path: Path, changed: dict[str, Any], 
     assert words in refusal(tmp_path)
 
 
+def test_deepep_ranks_by_the_order_of_names_are_said(tmp_path: Path) -> None:
+    for name, row in (("b", [3, 4]), ("a", [1, 2])):
+        np.savez(tmp_path / f"{name}.npz", num_tokens_per_rank=np.array(row))
+    trace = read_trace(tmp_path)
+    assert matrices(trace) == [[[1, 2], [3, 4]]]
+    assert "ranks are in the order of the names, from 0 for a.npz to 1 for b.npz" in said(trace)
+    np.savez(tmp_path / "b.npz", rank=np.array(1), num_tokens_per_rank=np.array([3, 4]))
+    assert "a.npz does not say its rank, but others do" in refusal(tmp_path)
+
+
+def test_deepep_of_too_many_ranks(tmp_path: Path) -> None:
+    """A shape of no rows costs nothing in the file, and 16 GiB where its columns were added up."""
+    for name, columns in (("is_token_in_rank", 2**31 - 1), ("num_tokens_per_rank", 1001)):
+        saved = np.zeros((0, columns) if name == "is_token_in_rank" else columns, dtype=np.int8)
+        assert f"{name} has {columns} ranks: at most 1000" in refusal(layout(tmp_path, 0, **{name: saved}))
+
+
 def test_deepep_one_rank_is_not_all(tmp_path: Path) -> None:
     assert "is the layout of one rank, one row of 2: give a folder" in refusal(layout(tmp_path, 0, **FULL))
 
@@ -704,6 +722,34 @@ def test_kineto(tmp_path: Path) -> None:
     trace = read_trace(tmp_path)
     assert (trace.format, matrices(trace)) == ("splits", [[[1, 2], [3, 4]], [[7, 0], [0, 7]]])
     assert "2 calls without split sizes, which send evenly, are left out" in said(trace)
+
+
+def test_an_even_call_of_one_rank_is_refused(tmp_path: Path) -> None:
+    """Left out of one rank alone it would pair that rank's next call with this one of the others."""
+    kineto(tmp_path, 0, ("[1, 2]", "[1, 3]"), ("[7, 0]", "[7, 0]"))
+    kineto(tmp_path, 1, ("[]", "[]"), ("[0, 7]", "[0, 7]"))
+    assert "all-to-all 1 of rank 1 has no split sizes" in refusal(tmp_path)
+    assert "but that of rank 0 has" in refusal(tmp_path)
+
+
+def test_what_is_expected_of_a_rank_that_is_not_there(tmp_path: Path) -> None:
+    records = [
+        {"rank": 0, "in_split": [1, 2, 0], "out_split": [1, 3, 0]},
+        {"rank": 1, "in_split": [3, 4, 0], "out_split": [2, 4, 0]},
+    ]
+    assert matrices(read_trace(lines(tmp_path, records))) == [[[1, 2, 0], [3, 4, 0], [0, 0, 0]]]
+    records[0]["out_split"] = [1, 3, 5]
+    assert "rank 0 expects 5 from rank 2, which has no call" in refusal(lines(tmp_path, records))
+
+
+def test_split_sizes_by_the_order_of_names_are_said(tmp_path: Path) -> None:
+    for name, row in (("b", [3, 4]), ("a", [1, 2])):
+        text(tmp_path, json.dumps({"in_split": row}), f"{name}.json")
+    trace = read_trace(tmp_path)
+    assert matrices(trace) == [[[1, 2], [3, 4]]]
+    assert "ranks are in the order of the names, from 0 for a.json to 1 for b.json" in said(trace)
+    text(tmp_path, json.dumps({"rank": 1, "in_split": [3, 4]}), "b.json")
+    assert "a.json does not say its rank, but others do" in refusal(tmp_path)
 
 
 def test_kineto_that_was_cut(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_schedule_of_the_file_counts(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ('schedule = ["bvn:clock"]\n' + DEMAND, "schedule bvn:clock: programs bring their own"),
+        ('schedule = ["bvn:clock"]\n' + DEMAND, "schedule bvn:clock: programs send when they like"),
         ('schedule = ["rr+nscc"]\nhosts = 3\n', r"schedule rr\+nscc: programs bring their own"),
         ('schedule = ["rr+nscc", "rate"]\n' + DEMAND, r"schedule rr\+nscc"),
         ('schedule = ["rate"]\nhosts = 3\n', "schedule rate needs a demand"),

@@ -101,6 +101,7 @@ STACK = b"\x99\x01x86_64\0python3\0a b.py\0HOME=/\0RANK=3\0X=1=2\0/usr/bin/pytho
         (STACK.replace(b"\x99\x01", b"(\0)\xf0S\xc1G"), Running("python3 a b.py", 3)),  # decoded, it could be printed
         (STACK.replace(b"RANK=3", b"RANK=x"), Running("python3 a b.py", None)),
         (b"\0sh\0-c\0A=1\0/bin/sh\0" + bytes(9), Running("sh -c", None)),
+        (STACK.replace(b"b.py", b"b;\n c"), Running("python3 a b; c", 3)),
         (b"", None),
         (bytes(64), None),
     ],

@@ -68,9 +68,10 @@ def parse_stack(stack: bytes) -> Running | None:
     for entry in reversed(strings[:end]):
         text = entry.decode(errors="replace")
         platform = entry.endswith(_PLATFORM) and len(entry) <= _RANDOM_BYTES + len(_PLATFORM)
-        if not entry or platform or not text.isprintable():
+        shown = " ".join(text.split())
+        if not entry or platform or not shown.isprintable():
             break
-        words.insert(0, text)
+        words.insert(0, shown)
     command = " ".join(words)
     return Running(command[:_LONGEST] or "a program", rank)
 
