@@ -185,6 +185,8 @@ def run_program(
             **_identity(scenario, run),
             "command": list(program.argv),
             "command_sha256": _sha256_of_files(program),
+            "path": program.environment.get("PATH", ""),
+            "environment_sha256": _sha256_of_environment(program),
             "sysctls": dict(program.sysctls),
             **figures(scenario, result),
             "collectives": collectives(scenario, spans, result["begin_ns"]),
@@ -249,6 +251,12 @@ def _keep_output(found: Path, folder: Path) -> None:
     for log in sorted(found.iterdir()):
         with contextlib.suppress(OSError):
             shutil.copyfile(log, folder / log.name)
+
+
+def _sha256_of_environment(program: Program) -> str:
+    """What is searched and not found takes time (docs/exec.md): PATH, and whatever else a program goes by. Values may be secrets."""
+    lines = sorted(f"{name}={value}\0" for name, value in program.environment.items())
+    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
 def _sha256_of_files(program: Program) -> dict[str, str]:
