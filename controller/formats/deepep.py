@@ -132,7 +132,7 @@ def _row(where: str, given: dict[str, Any], reading: Reading, files: int, *, per
         if per_rank:
             ways["num_tokens_per_rank"] = counts.astype(np.int64)
     if "is_token_in_rank" in given:
-        inside = array_of(f"{where}: is_token_in_rank", given["is_token_in_rank"], 2)
+        inside = array_of(f"{where}: is_token_in_rank", given["is_token_in_rank"], 2, booleans=True)
         if inside.size and int(inside.max()) > 1:
             raise InputError(f"{where}: is_token_in_rank holds {int(inside.max())}: it is 0 or 1")
         ranks = ranks or inside.shape[1]

@@ -661,6 +661,15 @@ def test_deepep_layouts_that_cannot_be(tmp_path: Path, changed: dict[str, Any], 
     assert words in refusal(tmp_path)
 
 
+def test_deepep_booleans_of_json(tmp_path: Path) -> None:
+    """As is_token_in_rank.tolist() gives them; a count is no boolean."""
+    inside = {"is_token_in_rank": [[True, False], [True, True]]}
+    path = lines(tmp_path, [{"rank": rank, **inside, "num_tokens_per_rank": [2, 1]} for rank in (0, 1)])
+    assert matrices(read_trace(path)) == [[[2, 1], [2, 1]]]
+    path = lines(tmp_path, [{"rank": rank, **inside, "num_tokens_per_rank": [2, True]} for rank in (0, 1)])
+    assert "num_tokens_per_rank holds True, which is not a whole number" in refusal(path)
+
+
 def test_deepep_one_rank_is_not_all(tmp_path: Path) -> None:
     assert "is the layout of one rank, one row of 2: give a folder" in refusal(layout(tmp_path, 0, **FULL))
 
