@@ -19,7 +19,7 @@ from controller.formats.files import rank_of_name
 from controller.formats.named_arrays import array_of, named_sets
 from controller.formats.placement import place_experts
 from controller.formats.tokens import copies_note, received
-from controller.formats.trace import PER_RANK, Place, Reading, Trace, first_numbers, kept_places
+from controller.formats.trace import PER_RANK, Place, Reading, Trace, first_numbers, kept_places, refuse_given
 
 __all__ = ["NAMES", "read"]
 
@@ -29,6 +29,7 @@ NAMES: Final = ("topk_idx", "num_tokens_per_rank", "num_tokens_per_expert", "is_
 def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """One file a rank, or one file of all ranks with the rows in order. Raises InputError."""
     per_rank, note = copies_note(str(path), reading, PER_RANK)
+    refuse_given(path, reading, "says what each rank sends", "source_rows")
     rows: dict[tuple[int | None, int | None, int], dict[int, NDArray[np.int64]]] = {}
     for position, file in enumerate(files):
         calls: dict[tuple[Any, ...], int] = {}
@@ -64,6 +65,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 calls[label] = again + 1
             if step is None and len(files) > 1:
                 step, again = again, 0
+            if step is None:
+                refuse_given(path, reading, "does not say its steps", "steps")
             if not reading.wants(step, layer):
                 continue
             own = rows.setdefault((step, layer, again), {})
@@ -76,6 +79,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     if len(lengths) > 1:
         raise InputError(f"{path}: layouts are of {min(lengths)} to {max(lengths)} ranks: give those of one run")
     ranks = lengths.pop() if lengths else 0
+    if reading.ranks and ranks and reading.ranks != ranks:
+        raise InputError(f"{path}: layouts have {ranks} ranks, but --ranks is {reading.ranks}: leave it out")
     notes: list[str] = []
     for key in keys:
         over = max(rows[key])

@@ -17,7 +17,16 @@ from controller.formats.files import rank_of_name
 from controller.formats.json_values import integer, json_lines, parse_json, record_of, whole_array
 from controller.formats.placement import contiguous, place_experts
 from controller.formats.tokens import copies_note, received
-from controller.formats.trace import MAX_RANKS, PER_EXPERT, Place, Reading, Trace, first_numbers, kept_places
+from controller.formats.trace import (
+    MAX_RANKS,
+    PER_EXPERT,
+    Place,
+    Reading,
+    Trace,
+    first_numbers,
+    kept_places,
+    refuse_given,
+)
 
 __all__ = ["KEY", "read"]
 
@@ -41,8 +50,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
         placed = contiguous(where, MAX_RANKS * reading.experts_per_rank, MAX_RANKS)
         fixed = 0
     rows: dict[_Key, dict[int, NDArray[np.int64]]] = {}
-    if reading.source_rows:
-        raise InputError(f"{path} says what each rank sends: leave --source-rows out")
+    refuse_given(path, reading, "says what each rank sends", "source_rows")
     seen: dict[tuple[int, ...], tuple[int, Path]] = {}
     senders: set[int] = set()
     for file in files:

@@ -6,6 +6,7 @@ Needs pyarrow, which the controller does not otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,12 +49,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 raise InputError(f"{file} has two columns of one name: rename one")
             if {"src", "dst"} <= fields.keys():
                 _check_types(file, fields)
-                refuse = Reading(
-                    experts_per_rank=reading.experts_per_rank,
-                    placement=reading.placement,
-                    source_rows=reading.source_rows,
-                )
-                refuse_options(file, refuse)
+                refuse_options(file, replace(reading, ranks=0))
                 return _long(file, table, reading, set(fields))
             rows, columns = table.metadata.num_rows, len(fields)
             if rows != columns:

@@ -17,7 +17,16 @@ from controller.errors import InputError
 from controller.formats.files import open_file, rank_of_name
 from controller.formats.json_values import parse_json, whole_array
 from controller.formats.named_arrays import array_of, named_sets
-from controller.formats.trace import MAX_RANKS, PER_RANK, Place, Reading, Trace, first_numbers, kept_places
+from controller.formats.trace import (
+    MAX_RANKS,
+    PER_RANK,
+    Place,
+    Reading,
+    Trace,
+    first_numbers,
+    kept_places,
+    refuse_given,
+)
 
 __all__ = ["KINETO", "SENT", "read"]
 
@@ -41,6 +50,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """One file a rank, or one of all with a rank in each record. The n-th calls of all ranks are one demand. Raises InputError."""
     if reading.token_copies == PER_RANK:
         raise InputError(f"{path} holds split sizes, which are what is sent: leave --token-copies out")
+    refuse_given(path, reading, "says what each rank sends", "source_rows")
     sent: dict[_Call, dict[int, NDArray[Any]]] = {}
     due: dict[_Call, dict[int, NDArray[Any]]] = {}
     even = 0
@@ -64,6 +74,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             row = _splits(where, given, SENT)
             if "num_local_tokens_per_expert" in given and not any(name in given for name in SENT[:-1]):
                 row = _of_experts(where, row, reading, len(files))
+            else:
+                refuse_given(path, reading, "has split sizes of ranks, not of experts", "experts_per_rank", "placement")
             expected = _splits(where, given, _DUE) if any(name in given for name in _DUE) else None
             if not len(row):
                 even += 1

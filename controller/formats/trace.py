@@ -13,7 +13,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["AUTO", "MAX_RANKS", "TOKEN_COPIES", "Chosen", "Place", "Reading", "Trace", "first_numbers", "kept_places"]
+__all__ = [
+    "AUTO",
+    "MAX_RANKS",
+    "TOKEN_COPIES",
+    "Chosen",
+    "Place",
+    "Reading",
+    "Trace",
+    "first_numbers",
+    "kept_places",
+    "refuse_given",
+]
 
 AUTO: Final = "auto"
 MAX_RANKS: Final = 1000
@@ -113,6 +124,14 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.places)
+
+
+def refuse_given(path: Path, reading: Reading, why: str, *names: str) -> None:
+    """Of options, by their names in Reading, those that a file has no use for. Raises InputError where one was given."""
+    for name in names:
+        value = getattr(reading, name)
+        if value and value != AUTO:
+            raise InputError(f"{path} {why}: leave --{name.replace('_', '-')} out")
 
 
 def kept_places(

@@ -182,6 +182,8 @@ BAD_WORDS: dict[str, tuple[list[str], str]] = {
     "size is a fraction": (["rates", "good.csv", "--unit", "tokens", "--token-bytes", "1.5"], "1.5"),
     "size is huge": (["rates", "good.csv", "--unit", "tokens", "--token-bytes", "1e30"], "token_bytes"),
     "size is huge, of nothing": (["rates", "zero.csv", "--unit", "tokens", "--token-bytes", "1e30"], "token"),
+    "no rank": (["rates", "good.csv", "--ranks", "0"], "argument --ranks: 0: give 1 or more"),
+    "no expert": (["rates", "good.csv", "--experts-per-rank", "0"], "--experts-per-rank: 0: give 1 or more"),
     "small MTU": (["rates", "good.csv", "--mtu-bytes", "127"], "--mtu-bytes 127"),
     "huge MTU": (["rates", "good.csv", "--mtu-bytes", "1e30"], "--mtu-bytes"),
     "no GPU in a server": (["rates", "good.csv", "--gpus-per-server", "0"], "--gpus-per-server"),

@@ -502,6 +502,31 @@ def test_a_matrix_has_no_use_for_options_of_traces(tmp_path: Path) -> None:
         read_trace(tmp_path / "router_trace_rank0.jsonl", Reading(experts_per_rank=2, source_rows=tmp_path / "m.csv"))
 
 
+ONE = Chosen.parse("1", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reading", "words"),
+    [
+        ("a.cm", "Nodes 2\n", Reading(steps=ONE), "is one matrix: leave --steps out"),
+        ("a.cm", "Nodes 2\n", Reading(layers=ONE), "is one matrix: leave --layers out"),
+        ("a.cm", "Nodes 2\n", Reading(ranks=2), "leave --ranks out"),
+        ("a.cm", "Nodes 2\n", Reading(token_copies="per-rank"), "leave --token-copies out"),
+        ("splits", '[{"rank": 0, "in_split": [1]}]', Reading(experts_per_rank=2), "leave --experts-per-rank out"),
+        ("splits", '[{"rank": 0, "in_split": [1]}]', Reading(placement=Path("p")), "leave --placement out"),
+        ("splits", '[{"rank": 0, "in_split": [1]}]', Reading(source_rows=Path("s")), "leave --source-rows out"),
+        ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(source_rows=Path("s")), "leave --source-rows out"),
+        ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(steps=ONE), "leave --steps out"),
+        ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(ranks=2), "have 1 ranks, but --ranks is 2"),
+        ("sglang", "layer_id,expert_id,count\n0,1,2\n", Reading(steps=ONE, ranks=1), "leave --steps out"),
+    ],
+)
+def test_options_that_a_format_has_no_use_for(
+    tmp_path: Path, name: str, content: str, reading: Reading, words: str
+) -> None:
+    assert words in refusal(text(tmp_path, content, name), reading)
+
+
 def test_megatron_ids_of_minus_one_are_none(tmp_path: Path) -> None:
     routes(tmp_path, [routed(0, [[-1, 1], [-1, -1]])])
     assert matrices(read_trace(tmp_path, Reading(experts_per_rank=1))) == [[[0, 1], [0, 0]]]
