@@ -985,7 +985,7 @@ def test_reading_matrices_takes_less_than_three_times_their_file(tmp_path: Path)
         ({"a": [1, None], "b": [1, 2]}, "has empty cells"),
         ({"src": [0], "dst": [1]}, "has no amount"),
         ({"src": [0], "dst": [1], "bytes": [1], "tokens": [1]}, "has tokens and bytes"),
-        ({"src": [-1], "dst": [1], "bytes": [1]}, "column src must hold whole numbers of 0 to 999"),
+        ({"src": [-1], "dst": [1], "bytes": [1]}, "row 1: column src must hold whole numbers of 0 to 999"),
         ({"src": [0.5], "dst": [1], "bytes": [1]}, "column src must hold whole numbers"),
         ({"src": [0], "dst": [1], "bytes": [-1]}, "amounts of 0 or more"),
         ({"src": [0], "dst": [1], "bytes": [float("nan")]}, "finite amounts"),
@@ -998,6 +998,28 @@ def test_parquet_that_cannot_be(tmp_path: Path, table: dict[str, Any], words: st
     assert words in refusal(path)
     path.write_bytes(path.read_bytes()[:-20])
     assert "damaged Parquet" in refusal(path)
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), None, 2**63])
+@pytest.mark.parametrize("row", [0, 70_000])
+def test_parquet_names_the_row(tmp_path: Path, row: int, wrong: Any) -> None:
+    """Counted from 1 over all batches."""
+    amounts: list[Any] = [1.0 if isinstance(wrong, float) else 1] * 100_000
+    amounts[row] = wrong
+    column = pyarrow.array(amounts, type=pyarrow.uint64() if wrong == 2**63 else None)
+    path = tmp_path / "m.parquet"
+    pyarrow.parquet.write_table(
+        pyarrow.table({"src": [0] * 100_000, "dst": [1] * 100_000, "tokens": column}), path, row_group_size=30_000
+    )
+    assert f"{path}: row {row + 1}: column" in refusal(path)
+
+
+@pytest.mark.parametrize("names", [("src", "dst", "bytes", "step"), ("h0", "h1")])
+def test_parquet_without_rows(tmp_path: Path, names: Sequence[str]) -> None:
+    pyarrow.parquet.write_table(
+        pyarrow.table({name: pyarrow.array([], pyarrow.int64()) for name in names}), tmp_path / "m"
+    )
+    assert "has columns but no rows: write a row" in refusal(tmp_path / "m")
 
 
 def test_parquet_without_pyarrow_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
