@@ -416,6 +416,7 @@ def test_vllm_unequal_layers_are_said(tmp_path: Path) -> None:
         ([META, stats(1, [[1, 2, 3, float("nan")]], [[0, 1, 2, 0]])], "holds a number that is not used (NaN)"),
         ([META, stats(1, [], [])], "num_layers is 1"),
         ([META, stats(-1, [[1]], [[0]])], "step is no whole number"),
+        ([META, GOOD, GOOD], "line 3 has step 5, as line 2 has: leave one of them out"),
     ],
 )
 def test_vllm_records_that_cannot_be(tmp_path: Path, records: list[Any], words: str) -> None:
