@@ -300,7 +300,7 @@ def test_sglang_records_that_cannot_be(tmp_path: Path) -> None:
         return refusal(dump(tmp_path, 0, [value], **options), Reading(ranks=2))
 
     assert "expert 4 is not one of 4" in with_record(record(1, 0, [[0, 0, 0, 0]], [[[4, 0]]]))
-    assert "expert -2 is not one of 4" in with_record(record(1, 0, [[0, 0, 0, 0]], [[[-2, 0]]]))
+    assert "expert -2 is negative" in with_record(record(1, 0, [[0, 0, 0, 0]], [[[-2, 0]]]))
     assert "rank 5 is not one of 2" in with_record(record(1, 5, [[0, 0, 0, 0]], [[[1, 0]]]))
     assert "5 experts do not divide by 2 ranks" in with_record(record(1, 0, [[0] * 5]), physical=5)
     assert "no forward_pass_id" in with_record(record(-1, 0, [[0, 0, 0, 0]]))
@@ -540,7 +540,7 @@ def test_megatron_ids_of_minus_one_are_none(tmp_path: Path) -> None:
         (routed(0, [[0, 1]], topk=3), "topk 3"),
         (routed(0, [[0, 1], [2]]), "1 to 2 numbers"),
         (routed(0, [[0, 8]]), "expert 8 is not one of 4"),
-        (routed(0, [[0, -2]]), "-2"),
+        (routed(0, [[0, -2]]), "expert -2 is negative: experts count from 0, and -1 is none; write the file anew"),
         (routed(0, [[0, 1.5]]), "holds 1.5"),
         (routed(0, [[0, None]]), "holds None"),
         (routed(7, [[0, 1]]), "rank 7 is not one of 2"),
