@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from controller.errors import InputError
 from controller.formats.files import rank_of_name
 from controller.formats.named_arrays import array_of, named_sets
-from controller.formats.placement import place_experts
+from controller.formats.placement import Placement, place_experts
 from controller.formats.tokens import copies_note, received
+from controller.formats.torch_file import plain_list
 from controller.formats.trace import PER_RANK, Place, Reading, Trace, first_numbers, kept_places, refuse_given
 
 __all__ = ["NAMES", "read"]
@@ -31,6 +32,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     per_rank, note = copies_note(str(path), reading, PER_RANK)
     refuse_given(path, reading, "says what each rank sends", "source_rows")
     rows: dict[tuple[int | None, int | None, int], dict[int, NDArray[np.int64]]] = {}
+    shown: dict[int, str] = {}
     for position, file in enumerate(files):
         calls: dict[tuple[Any, ...], int] = {}
         for number, (where, given) in enumerate(named_sets(file)):
@@ -57,6 +59,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 rank = _number(where, given, "rank")
                 if rank is None:
                     rank = named if named is not None else position if len(files) > 1 else number
+                _check_ranks(where, given, shown)
                 of_ranks = {rank: _row(where, given, reading, len(files), per_rank=per_rank)}
             again = 0
             if step is not None or layer is not None or len(files) > 1:
@@ -127,6 +130,33 @@ def _number(where: str, given: dict[str, Any], name: str) -> int | None:
     return value
 
 
+def _check_ranks(where: str, given: dict[str, Any], shown: dict[int, str]) -> None:
+    """One number of ranks in all arrays that show it; ``shown`` is the first of those before, and where. Raises InputError."""
+    for name, dimensions in (("is_token_in_rank", 2), ("num_tokens_per_rank", 1)):
+        value = given.get(name)
+        if value is None or _dimensions(value) != dimensions:
+            continue
+        row = value[0] if isinstance(value, list) and dimensions == 2 else value
+        ranks = len(plain_list(row)) if isinstance(row, list) else row.shape[-1]
+        other, there = next(iter(shown.items()), (ranks, ""))
+        if ranks != other:
+            raise InputError(
+                f"{where}: {name} has {ranks} ranks, but {there} has {other}: save the layouts of one dispatch"
+            )
+        shown.setdefault(ranks, f"{where}: {name}")
+
+
+def _placed(where: str, reading: Reading, experts: int, ranks: int, files: int) -> Placement:
+    chosen = reading.placement or reading.ranks or reading.experts_per_rank
+    if ranks and experts % ranks and not chosen:
+        among = f" (of {files} files)" if files > 1 else ""
+        raise InputError(
+            f"{where}{among} has {ranks} ranks, by which its {experts} experts do not divide: save the layout of one dispatch, "
+            "or give a --placement"
+        )
+    return place_experts(where, reading, experts=experts, ranks=ranks or files)
+
+
 def _row(where: str, given: dict[str, Any], reading: Reading, files: int, *, per_rank: bool) -> NDArray[np.int64]:
     """What this rank sends to each, by all that the layout says of it, which must agree."""
     ways: dict[str, NDArray[np.int64]] = {}
@@ -141,18 +171,18 @@ def _row(where: str, given: dict[str, Any], reading: Reading, files: int, *, per
         if inside.size and int(inside.max()) > 1:
             raise InputError(f"{where}: is_token_in_rank holds {int(inside.max())}: it is 0 or 1")
         ranks = ranks or inside.shape[1]
-        if per_rank:
+        if per_rank and (inside.shape[1] or not ways):  # as JSON an array without tokens shows no ranks
             ways["is_token_in_rank"] = inside.sum(axis=0, dtype=np.int64)
     experts = 0
     if "num_tokens_per_expert" in given:
         loads = array_of(f"{where}: num_tokens_per_expert", given["num_tokens_per_expert"], 1)
         experts = len(loads)
         if not per_rank:
-            placed = place_experts(where, reading, experts=experts, ranks=ranks or files)
+            placed = _placed(where, reading, experts, ranks, files)
             ways["num_tokens_per_expert"] = placed.columns(where, 0, loads.astype(np.int64))
     if "topk_idx" in given and (not ways or experts or reading.experts_per_rank or reading.placement):
         chosen = array_of(f"{where}: topk_idx", given["topk_idx"], 2, least=-1)
-        placed = place_experts(where, reading, experts=experts, ranks=ranks or files)
+        placed = _placed(where, reading, experts, ranks, files)
         ways["topk_idx"] = received(f"{where}: topk_idx", chosen, placed.table(where), placed.ranks, per_rank=per_rank)
     if not ways:
         missing = "num_tokens_per_rank, is_token_in_rank" if per_rank else "num_tokens_per_expert"

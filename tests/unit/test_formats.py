@@ -677,7 +677,8 @@ def test_deepep_each_way_of_saying_it_alone(tmp_path: Path, name: str) -> None:
         ({"topk_idx": np.array([[0, 9]])}, "expert 9 is not one of 4"),
         ({"topk_idx": np.array([[0.5, 1]])}, "is float64: whole numbers are read"),
         ({"num_tokens_per_rank": np.array([2, -2])}, "holds -2"),
-        ({"num_tokens_per_rank": np.array([2, 2, 2])}, "do not divide by 3 ranks"),
+        ({"num_tokens_per_rank": np.array([2, 2, 2])}, "rank has 3 ranks, but "),
+        ({"num_tokens_per_rank": np.array([2, 2, 2])}, "layout_rank0.npz: is_token_in_rank has 2: save the layouts"),
         ({"is_token_in_rank": np.array([[2, 0]])}, "it is 0 or 1"),
     ],
 )
@@ -694,6 +695,26 @@ def test_deepep_booleans_of_json(tmp_path: Path) -> None:
     assert matrices(read_trace(path)) == [[[2, 1], [2, 1]]]
     path = lines(tmp_path, [{"rank": rank, **inside, "num_tokens_per_rank": [2, True]} for rank in (0, 1)])
     assert "num_tokens_per_rank holds True, which is not a whole number" in refusal(path)
+
+
+def test_deepep_a_layout_of_fewer_ranks(tmp_path: Path) -> None:
+    """Its experts would not divide by them, which is not what is wrong."""
+    counts = {"topk_idx": [[0, 3]], "num_tokens_per_expert": [1, 0, 0, 1]}
+    good = {"num_tokens_per_rank": [1, 0, 0, 1], **counts}
+    short = {"num_tokens_per_rank": [1, 0, 0], **counts}
+    path = lines(tmp_path, [{"rank": 0, **good}, {"rank": 1, **short}])
+    assert "line 2: num_tokens_per_rank has 3 ranks, but " in refusal(path)
+    assert "line 1: num_tokens_per_rank has 4: save the layouts of one dispatch" in refusal(path)
+    for rank, value in enumerate((short, good)):
+        text(tmp_path, json.dumps(value), f"layout_rank{rank}.json")
+    words = "layout_rank0.json: line 1 (of 2 files) has 3 ranks, by which its 4 experts do not divide: save the layout of one"
+    assert words in refusal(tmp_path / "layout_rank*.json")
+
+
+def test_deepep_without_tokens_in_json(tmp_path: Path) -> None:
+    none = {"topk_idx": [], "is_token_in_rank": [], "num_tokens_per_rank": [0, 0], "num_tokens_per_expert": [0, 0]}
+    path = lines(tmp_path, [{"rank": 0, "num_tokens_per_rank": [1, 2]}, {"rank": 1, **none}])
+    assert matrices(read_trace(path)) == [[[1, 2], [0, 0]]]
 
 
 def test_deepep_one_rank_is_not_all(tmp_path: Path) -> None:
