@@ -234,15 +234,20 @@ def load_demands(
         raise InputError(f"{path} counts {told}, but the unit is {unit}: leave the unit out")
     for name, size in (("token_bytes", token_bytes), ("combine_token_bytes", combine_token_bytes)):
         if unit != "tokens" and size:
-            raise InputError(f"{name} goes with unit tokens, but the unit is {unit}")
+            remedy = "" if trace.unit else "give --unit tokens, or "
+            raise InputError(
+                f"{path}: {name} goes with unit tokens, but the unit is {unit}: {remedy}leave --{name.replace('_', '-')} out"
+            )
         if size > _MAX_TOKEN_BYTES:
-            raise InputError(f"{name} is {size}: give at most 2^31")
+            raise InputError(f"{path}: {name} is {size}: give at most 2^31")
     if unit == "tokens" and not token_bytes > 0:
         raise InputError(
             f"{path}: unit tokens needs the size of a token: give token_bytes (--token-bytes), such as 7168, at most 2^31"
         )
     if combine_token_bytes and direction == "dispatch":
-        raise InputError("combine_token_bytes goes with direction combine or both")
+        raise InputError(
+            f"{path}: combine_token_bytes goes with direction combine or both: give --direction, or leave it out"
+        )
     return DemandSequence(
         path, trace, unit, token_bytes, combine_token_bytes or token_bytes, mtu_bytes, hosts_per_server, direction
     )

@@ -176,7 +176,10 @@ BAD_WORDS: dict[str, tuple[list[str], str]] = {
     "wrong unit": (["rates", "good.csv", "--unit", "packets"], "packets"),
     "wrong unit of compare": (["compare", "--demand", "good.csv", "--unit", "packets", "--out", "out"], "'packets'"),
     "tokens without a size": (["rates", "good.csv", "--unit", "tokens"], "token_bytes"),
-    "size without tokens": (["rates", "good.csv", "--token-bytes", "7168"], "token_bytes"),
+    "size without tokens": (
+        ["rates", "good.csv", "--token-bytes", "7168"],
+        "give --unit tokens, or leave --token-bytes out",
+    ),
     "negative size": (["rates", "good.csv", "--unit", "tokens", "--token-bytes=-1"], "-1"),
     "size is text": (["rates", "good.csv", "--unit", "tokens", "--token-bytes", "x"], "'x'"),
     "size is a fraction": (["rates", "good.csv", "--unit", "tokens", "--token-bytes", "1.5"], "1.5"),

@@ -1084,6 +1084,17 @@ def test_what_is_no_format(tmp_path: Path, content: bytes, words: str) -> None:
     assert words in refusal(path)
 
 
+def test_an_old_pickle_and_an_empty_zip(tmp_path: Path) -> None:
+    for name in ("x.pt", "x.pth"):
+        path = tmp_path / name
+        path.write_bytes(b"(dp0\nVlogical_count\np1\n(lp2\nI1\nas.")
+        assert "is no file of torch.save, which is a zip, but perhaps an old pickle: save it with torch" in refusal(
+            path
+        )
+    np.savez(tmp_path / "none.npz")
+    assert "is a zip file that holds no array" in refusal(tmp_path / "none.npz")
+
+
 def test_a_format_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = text(tmp_path, "0,1\n1,0\n", "m.csv")
     for kind in ("npy", "npz", "parquet", "torch", "htsim", "sglang", "vllm", "megatron", "deepep", "splits"):
