@@ -12,6 +12,7 @@ import numpy as np
 
 from controller.errors import InputError
 from controller.formats import AUTO, Place, Reading, Trace, read_trace
+from controller.formats.trace import counted
 from controller.loads import PortLoads, exact_total, port_loads
 
 if TYPE_CHECKING:
@@ -177,13 +178,14 @@ class DemandSequence:
     def _notes_of(self, where: str, changes: _Changes) -> tuple[str, ...]:
         notes = []
         if changes.rounded:
-            notes.append(f"{where}: {changes.rounded} amounts are no whole bytes, and were rounded up")
+            are, were = ("is", "was") if changes.rounded == 1 else ("are", "were")
+            notes.append(f"{where}: {counted(changes.rounded, 'amount')} {are} no whole bytes, and {were} rounded up")
         if changes.local_bytes:
             at = "on the diagonal" if self.hosts_per_server == 1 else "inside servers"
             notes.append(f"{where}: {changes.local_bytes} bytes {at} are local and do not enter the network")
         if changes.filled:
             notes.append(
-                f"{where}: the last packet of {changes.filled} flows was filled up to its {HEADER_BYTES} B header"
+                f"{where}: the last packet of {counted(changes.filled, 'flow')} was filled up to its {HEADER_BYTES} B header"
             )
         return tuple(notes)
 

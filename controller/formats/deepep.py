@@ -20,7 +20,7 @@ from controller.formats.named_arrays import array_of, named_sets
 from controller.formats.placement import Placement, place_experts
 from controller.formats.tokens import copies_note, received
 from controller.formats.torch_file import plain_list
-from controller.formats.trace import PER_RANK, Place, Reading, Trace, first_numbers, kept_places, refuse_given
+from controller.formats.trace import PER_RANK, Place, Reading, Trace, counted, kept_places, refuse_given, silent_note
 
 __all__ = ["NAMES", "read"]
 
@@ -77,13 +77,15 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 if rank in own:
                     raise InputError(f"{where}: rank {rank} is there twice: give one layout a rank")
                 own[rank] = row
+    if not rows and not (reading.steps or reading.layers):
+        raise InputError(f"{path} holds no layout: save what get_dispatch_layout gives, a set of arrays a rank")
     keys = sorted(rows, key=lambda key: tuple(-1 if part is None else part for part in key))
     lengths = {len(row) for own in rows.values() for row in own.values()}
     if len(lengths) > 1:
         raise InputError(f"{path}: layouts are of {min(lengths)} to {max(lengths)} ranks: give those of one run")
     ranks = lengths.pop() if lengths else 0
     if reading.ranks and ranks and reading.ranks != ranks:
-        raise InputError(f"{path}: layouts have {ranks} ranks, but --ranks is {reading.ranks}: leave it out")
+        raise InputError(f"{path}: layouts have {counted(ranks, 'rank')}, but --ranks is {reading.ranks}: leave it out")
     notes: list[str] = []
     for key in keys:
         over = max(rows[key])
@@ -97,9 +99,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 f"{path} is the layout of one rank, one row of {ranks}: give a folder or a pattern with those of all ranks"
             )
         if silent and not notes:
-            notes.append(
-                f"{path}: ranks {first_numbers(silent)} of {ranks} have no layout: they are taken to send nothing"
-            )
+            notes.append(silent_note(path, silent, ranks, "layout"))
     places = [Place(step, layer, f"call {again + 1}" if again else "") for step, layer, again in keys]
     totals = [sum(int(row.sum()) for row in rows[key].values()) for key in keys]
     kept, more = kept_places(path, places, totals, ranks=ranks)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from controller.errors import InputError
 from controller.formats.files import open_file
 from controller.formats.matrices import refuse_options
-from controller.formats.trace import MAX_RANKS, Place, Reading, Trace, refuse_given
+from controller.formats.trace import MAX_RANKS, Place, Reading, Trace, counted, refuse_given
 
 __all__ = ["is_text", "read", "written"]
 
@@ -103,12 +103,12 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     notes = []
     if len(starts) > 1 or triggered:
         notes.append(
-            f"{path}: {len(starts)} different starts and {triggered} connections with a trigger are taken as one demand that starts at once"
+            f"{path}: {counted(len(starts), 'different start')} and {counted(triggered, 'connection')} with a trigger are taken as one demand that starts at once"
         )
     if found["failures"]:
         notes.append(f"{path}: its failures are left out: give link_failure")
     if large:
-        notes.append(f"{path}: {large} sizes are above 2^31 - 1, where htsim's own reader stops")
+        notes.append(f"{path}: {counted(large, 'size')} above 2^31 - 1, where htsim's own reader stops")
     demand = matrix
     return Trace("htsim", "bytes", (Place(),), lambda _: demand.copy(), tuple(notes))
 

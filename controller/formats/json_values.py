@@ -22,7 +22,9 @@ def parse_json(where: str, text: bytes | str) -> Any:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
-        raise InputError(f"{where} is not JSON ({error.msg.splitlines()[0]} at {place}): write it anew") from None
+        raise InputError(
+            f"{where} is not JSON ({error.msg.splitlines()[0].removesuffix(' at')} at {place}): write it anew"
+        ) from None
     except UnicodeDecodeError:
         raise InputError(f"{where} is not JSON: its text is not UTF-8") from None
     except RecursionError:

@@ -23,9 +23,10 @@ from controller.formats.trace import (
     Place,
     Reading,
     Trace,
-    first_numbers,
     kept_places,
+    numbered,
     refuse_given,
+    silent_note,
 )
 
 __all__ = ["KEY", "read"]
@@ -95,13 +96,11 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     idle = np.flatnonzero(~got).tolist()
     if idle and got.any():
         notes.append(
-            f"{path}: no token chose an expert of ranks {first_numbers(idle)} of {ranks}: check where experts are, if that is not so"
+            f"{path}: no token chose an expert of {numbered('rank', idle)} of {ranks}: check where experts are, if that is not so"
         )
     silent = sorted(set(range(ranks)) - senders)
     if silent:
-        notes.append(
-            f"{path}: ranks {first_numbers(silent)} of {ranks} have no records: they are taken to send nothing"
-        )
+        notes.append(silent_note(path, silent, ranks, "records"))
 
     def matrix(index: int) -> NDArray[np.int64]:
         counts = np.zeros((ranks, ranks), dtype=np.int64)

@@ -29,6 +29,7 @@ from controller.formats.trace import (
     first_numbers,
     kept_places,
     refuse_given,
+    silent_note,
 )
 
 __all__ = ["CSV_HEADER", "is_dump", "read"]
@@ -313,9 +314,7 @@ def _read_records(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     )
     silent = sorted(set(range(placed.ranks)) - senders)
     if silent:
-        notes.append(
-            f"{path}: ranks {first_numbers(silent)} of {placed.ranks} have no records: they are taken to send nothing"
-        )
+        notes.append(silent_note(path, silent, placed.ranks, "records"))
     if not per_rank:
         notes += _disagreeing(path, keys, rows, totals, placed.rank_of, placed.ranks)
 

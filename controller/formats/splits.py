@@ -23,8 +23,9 @@ from controller.formats.trace import (
     Place,
     Reading,
     Trace,
-    first_numbers,
+    counted,
     kept_places,
+    numbered,
     refuse_given,
 )
 
@@ -95,9 +96,12 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 due.setdefault(call, {})[rank] = _compact(expected)
     notes = [f"{path}: split sizes are rows of dimension 0, taken as tokens"]
     if even:
-        notes.append(f"{path}: {even} calls without split sizes, which send evenly, are left out")
+        what = "which sends evenly, is" if even == 1 else "which send evenly, are"
+        notes.append(f"{path}: {counted(even, 'call')} without split sizes, {what} left out")
     if not sent and even:
         raise InputError(f"{path} has calls without split sizes alone: they send evenly, and nothing says how much")
+    if not sent and not (reading.steps or reading.layers):
+        raise InputError(f"{path} has no all-to-all with split sizes: one of {', '.join(SENT)}")
     keys = sorted(sent, key=lambda key: tuple(-1 if part is None else part for part in key))
     lengths = {len(row) for own in sent.values() for row in own.values()}
     if len(lengths) > 1:
@@ -120,8 +124,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 f"{path} is of one rank, one row of {ranks}: give a folder or a pattern with the files of all"
             )
         notes.append(
-            f"{path}: ranks {first_numbers(missing[partial[0]])} have no call for {len(partial)} of {len(keys)} demands: "
-            "they are taken to send nothing there"
+            f"{path}: {numbered('rank', missing[partial[0]])} without a call for {len(partial)} of {len(keys)} demands: "
+            "taken to send nothing there"
         )
     places = [Place(step, layer, f"call {number + 1}" if number else "") for step, layer, number in keys]
     kept, more = kept_places(

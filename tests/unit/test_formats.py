@@ -140,7 +140,7 @@ def test_sglang_sources_may_be_given(tmp_path: Path) -> None:
     quiet = text(tmp_path, "[0, 1.5]", "rows.json")
     trace = read_trace(path, Reading(ranks=2, source_rows=quiet))
     assert matrices(trace) == [[[0, 0], [4, 8]]]
-    assert "ranks 0 send nothing" in said(trace)
+    assert "rank 0 sends nothing" in said(trace)
 
 
 @pytest.mark.parametrize("content", ["1\n2\n3\n", "-1\n2\n", "0\n0\n", "nan\n1\n", "[1]", "x\n", ""])
@@ -153,7 +153,7 @@ def test_sglang_ring_buffers_and_dense_layers_are_left_out(tmp_path: Path) -> No
     counts[1, 1] = [2, 2, 2, 2]
     trace = read_trace(statistics(tmp_path, counts), Reading(ranks=2))
     assert places(trace) == ["step 1 layer 1"]
-    assert "5 of 6 demands are all zero and left out, among them all of layers 0" in said(trace)
+    assert "5 of 6 demands are all zero and left out, among them all of layer 0" in said(trace)
 
 
 def test_all_zero_is_a_demand_of_nothing(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_sglang_a_rank_without_a_dump_sends_nothing(tmp_path: Path) -> None:
     path = dump(tmp_path, 1, [record(7, 1, [[1, 0, 2, 1]], TOKENS[1])])
     trace = read_trace(path)
     assert matrices(trace) == [[[0, 0], [1, 3]]]
-    assert "ranks 0 of 2 have no records: they are taken to send nothing" in said(trace)
+    assert "rank 0 of 2 has no records: it is taken to send nothing" in said(trace)
 
 
 def test_sglang_passes_alone_have_no_rows(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_megatron_a_rank_without_tokens_or_file(tmp_path: Path) -> None:
     routes(tmp_path, [routed(0, [[3, 5]])], [routed(1, [])])
     trace = read_trace(tmp_path, Reading(experts_per_rank=2))
     assert matrices(trace) == [[[0, 1, 1], [0, 0, 0], [0, 0, 0]]]
-    assert "ranks 2 of 3 have no records" in said(trace)
+    assert "rank 2 of 3 has no records" in said(trace)
 
 
 def test_megatron_files_that_contradict_each_other(tmp_path: Path) -> None:
@@ -492,7 +492,7 @@ def test_megatron_says_which_ranks_no_token_chose(tmp_path: Path) -> None:
     routes(tmp_path, [routed(0, [[0, 1], [2, 3]])], [routed(1, [[3, 1]])])
     assert "no token" not in said(read_trace(tmp_path, Reading(experts_per_rank=2)))
     wrong = said(read_trace(tmp_path, Reading(experts_per_rank=4)))
-    assert "no token chose an expert of ranks 1 of 2: check where experts are" in wrong
+    assert "no token chose an expert of rank 1 of 2: check where experts are" in wrong
 
 
 def test_a_matrix_has_no_use_for_options_of_traces(tmp_path: Path) -> None:
@@ -518,7 +518,7 @@ ONE = Chosen.parse("1", "")
         ("splits", '[{"rank": 0, "in_split": [1]}]', Reading(source_rows=Path("s")), "leave --source-rows out"),
         ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(source_rows=Path("s")), "leave --source-rows out"),
         ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(steps=ONE), "leave --steps out"),
-        ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(ranks=2), "have 1 ranks, but --ranks is 2"),
+        ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(ranks=2), "have 1 rank, but --ranks is 2"),
         ("sglang", "layer_id,expert_id,count\n0,1,2\n", Reading(steps=ONE, ranks=1), "leave --steps out"),
     ],
 )
@@ -711,6 +711,12 @@ def test_deepep_a_layout_of_fewer_ranks(tmp_path: Path) -> None:
     assert words in refusal(tmp_path / "layout_rank*.json")
 
 
+def test_deepep_without_layouts(tmp_path: Path) -> None:
+    assert "holds no layout: save what get_dispatch_layout gives" in refusal(
+        text(tmp_path, "[]"), Reading(format="deepep")
+    )
+
+
 def test_deepep_without_tokens_in_json(tmp_path: Path) -> None:
     none = {"topk_idx": [], "is_token_in_rank": [], "num_tokens_per_rank": [0, 0], "num_tokens_per_expert": [0, 0]}
     path = lines(tmp_path, [{"rank": 0, "num_tokens_per_rank": [1, 2]}, {"rank": 1, **none}])
@@ -738,6 +744,16 @@ def test_torch_split_sizes(tmp_path: Path) -> None:
     assert (places(trace), matrices(trace)) == (["step 0", "step 1"], [[[1, 2], [3, 4]], [[0, 0], [9, 0]]])
     records[1]["output_split_sizes"] = [5, 4]
     assert "rank 0 sends 2 to rank 1, which expects 5" in refusal(lines(tmp_path, records))
+
+
+def test_one_is_no_plural(tmp_path: Path) -> None:
+    records = [{"rank": rank, "in_split": row} for rank, row in ((0, [1, 2, 0]), (1, [3, 4, 0]), (0, []))]
+    notes = said(read_trace(lines(tmp_path, records)))
+    assert "1 call without split sizes, which sends evenly, is left out" in notes
+    assert "rank 2 without a call for 1 of 1 demands: taken to send nothing there" in notes
+    assert "has no all-to-all with split sizes" in refusal(
+        text(tmp_path, '[{"comms": "all_reduce", "in_split": []}]', "other.json")
+    )
 
 
 def kineto(folder: Path, rank: int, *calls: tuple[str, str], name: str = "all_to_allv") -> Path:
@@ -788,6 +804,7 @@ def test_param_traces(tmp_path: Path) -> None:
         ([{"rank": 0, "in_split": [1, 2.5]}], "holds 2.5"),
         ([{"rank": 0, "in_split": [TOP, TOP]}], "2^63"),
         ([{"rank": 0, "in_split": "[1, 2"}], "is not JSON"),
+        ([{"rank": 0, "in_split": '["1'}], "is not JSON (Unterminated string starting at column 2): write it anew"),
         ([{"rank": 0, "in_split": 5}], "whole numbers are read"),
         ([{"rank": 0, "comms": "all_to_allv"}], "has no split sizes"),
     ],
@@ -815,8 +832,8 @@ def test_htsim(tmp_path: Path) -> None:
     assert detect(path) == "htsim"
     trace = read_trace(path)
     assert (trace.unit, matrices(trace)) == ("bytes", [[[0, 4096, 3_000_000_000], [0, 0, 0], [0, 64, 0]]])
-    assert "2 different starts and 1 connections with a trigger are taken as one demand" in said(trace)
-    assert "1 sizes are above 2^31 - 1" in said(trace)
+    assert "2 different starts and 1 connection with a trigger are taken as one demand" in said(trace)
+    assert "1 size above 2^31 - 1" in said(trace)
     # 4096 B of payload are a packet of 4032 and one of 64.
     assert load_demand(path).wire_bytes[0, 1] == 4096 + 2 * 64
     assert load_demand(path, unit="wire-bytes").wire_bytes[0, 1] == 4096
