@@ -1,8 +1,9 @@
-"""What rate-based pacing leaves in the queues, over seeds: ``hot_queue.py FOLDER [--seeds 5]``.
+"""What rate-based pacing leaves in the queues, over seeds: ``hot_queue.py FOLDER [--seeds 5] [--open-loop]``.
 
 FOLDER holds olmoe/*.csv (tokens of 7,168 B) and zipf/*.csv (wire bytes). One line a matrix and phase: the hot queue in
 packets for each seed, how much later than the lower bound the collective ended, how busy its bottleneck was, and that
-every byte arrived. One run a processor at a time.
+every byte arrived. One run a processor at a time. ACKs share the ports with data, and R leaves them no room: with
+``--open-loop`` there are none, and what is left is the pacing's own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from testbed.runner import run_schedule
 from testbed.scenario import prepare
 
 MTU = 4096
+OPEN_LOOP = {"loss_recovery": "none", "queue_bytes": 0, "ecn_kmax_bytes": 0}
 
 
 def main() -> int:
@@ -29,7 +31,9 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--schedule", default="rate")
+    parser.add_argument("--open-loop", action="store_true", help="no ACKs, no limit of queues, no marks")
     arguments = parser.parse_args()
+    keys: dict[str, Any] = OPEN_LOOP if arguments.open_loop else {}
     cases: list[tuple[Path, dict[str, Any], str]] = [
         (file, {"unit": "wire-bytes"}, phase)
         for file in sorted(arguments.folder.glob("zipf/*.csv"))
@@ -47,7 +51,9 @@ def main() -> int:
         file, unit, phase = case
         cpu = processors.get()
         try:
-            scenario = prepare(from_mapping({"demand": [{"file": str(file), **unit}], "phase": phase, "seed": seed}))
+            scenario = prepare(
+                from_mapping({"demand": [{"file": str(file), **unit}], "phase": phase, "seed": seed, **keys})
+            )
             return run_schedule(scenario, arguments.schedule, cpu, lambda *_: None, threading.Event()).figures
         finally:
             processors.put(cpu)

@@ -12,6 +12,7 @@ import numpy as np
 
 from controller.errors import InputError
 from controller.formats import AUTO, Place, Reading, Trace, read_trace
+from controller.formats.trace import counted
 from controller.loads import PortLoads, exact_total, port_loads
 
 if TYPE_CHECKING:
@@ -177,13 +178,14 @@ class DemandSequence:
     def _notes_of(self, where: str, changes: _Changes) -> tuple[str, ...]:
         notes = []
         if changes.rounded:
-            notes.append(f"{where}: {changes.rounded} amounts are no whole bytes, and were rounded up")
+            are, were = ("is", "was") if changes.rounded == 1 else ("are", "were")
+            notes.append(f"{where}: {counted(changes.rounded, 'amount')} {are} no whole bytes, and {were} rounded up")
         if changes.local_bytes:
             at = "on the diagonal" if self.hosts_per_server == 1 else "inside servers"
             notes.append(f"{where}: {changes.local_bytes} bytes {at} are local and do not enter the network")
         if changes.filled:
             notes.append(
-                f"{where}: the last packet of {changes.filled} flows was filled up to its {HEADER_BYTES} B header"
+                f"{where}: the last packet of {counted(changes.filled, 'flow')} was filled up to its {HEADER_BYTES} B header"
             )
         return tuple(notes)
 
@@ -234,15 +236,20 @@ def load_demands(
         raise InputError(f"{path} counts {told}, but the unit is {unit}: leave the unit out")
     for name, size in (("token_bytes", token_bytes), ("combine_token_bytes", combine_token_bytes)):
         if unit != "tokens" and size:
-            raise InputError(f"{name} goes with unit tokens, but the unit is {unit}")
+            remedy = "" if trace.unit else "give --unit tokens, or "
+            raise InputError(
+                f"{path}: {name} goes with unit tokens, but the unit is {unit}: {remedy}leave --{name.replace('_', '-')} out"
+            )
         if size > _MAX_TOKEN_BYTES:
-            raise InputError(f"{name} is {size}: give at most 2^31")
+            raise InputError(f"{path}: {name} is {size}: give at most 2^31")
     if unit == "tokens" and not token_bytes > 0:
         raise InputError(
             f"{path}: unit tokens needs the size of a token: give token_bytes (--token-bytes), such as 7168, at most 2^31"
         )
     if combine_token_bytes and direction == "dispatch":
-        raise InputError("combine_token_bytes goes with direction combine or both")
+        raise InputError(
+            f"{path}: combine_token_bytes goes with direction combine or both: give --direction, or leave it out"
+        )
     return DemandSequence(
         path, trace, unit, token_bytes, combine_token_bytes or token_bytes, mtu_bytes, hosts_per_server, direction
     )

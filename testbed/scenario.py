@@ -220,8 +220,10 @@ class Scenario:
 
     @property
     def bottleneck_text(self) -> str:
-        """All of a few phases, in order; of many, which it is most often."""
+        """All of a few phases, in order, or the one of all; of many, which it is most often."""
         names = self.bottleneck_names
+        if len(set(names)) == 1:
+            return names[0]
         if len(names) <= _FEW_PHASES:
             return ", ".join(names)
         name, times = Counter(names).most_common(1)[0]

@@ -36,10 +36,10 @@ def add_demand_options(parser: argparse.ArgumentParser) -> None:
     )
     trace.add_argument("--layers", default="", metavar="A:B", help="layers, likewise")
     trace.add_argument(
-        "--ranks", type=whole_number, default=0, help="number of ranks (default: as many as the file shows)"
+        "--ranks", type=_positive, default=0, help="number of ranks (default: as many as the file shows)"
     )
     trace.add_argument(
-        "--experts-per-rank", type=whole_number, default=0, metavar="N", help="experts are contiguous by rank"
+        "--experts-per-rank", type=_positive, default=0, metavar="N", help="experts are contiguous by rank"
     )
     trace.add_argument("--placement", type=Path, metavar="FILE", help="rank of each expert, or physical_to_logical_map")
     trace.add_argument("--source-rows", type=Path, metavar="FILE", help="what each rank sends (default: all the same)")
@@ -100,3 +100,11 @@ def whole_number(text: str) -> int:
     if not value.is_integer() or value < 0:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number, 0 or more")
     return int(text) if text.isdigit() else int(value)
+
+
+def _positive(text: str) -> int:
+    """What 0 would leave open is left open by leaving the option out."""
+    value = whole_number(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text}: give 1 or more")
+    return value

@@ -16,6 +16,7 @@ from controller.cli.options import add_demand_options, check_demand_options, dem
 from controller.demand import Demand, DemandSequence, payload_bytes
 from controller.errors import CannotRunError, InputError
 from controller.formats import htsim
+from controller.formats.trace import counted
 from controller.schedule import rate
 
 HELP: Final = "print M, the bottleneck port and the rates R of a demand matrix, or how they move over a trace"
@@ -126,7 +127,8 @@ def _print_sequence(sequence: DemandSequence, link_gbps: float) -> int:
     bound_us = sum(largest) * 8 / (link_gbps * 1e3)
     print(f"hosts             {hosts}")
     print(f"M                 {min(largest)} to {max(largest)} B, in {len(largest)} demands")
-    print(f"bottleneck        moves {moves} times of {len(ports) - 1}, over {len(set(ports))} ports (counted from 0)")
+    over = counted(len(set(ports)), "port")
+    print(f"bottleneck        moves {counted(moves, 'time')} of {len(ports) - 1}, over {over} (counted from 0)")
     print(f"lower bound       {bound_us:.3f} us at {link_gbps:g} Gb/s, one after the other")
     if local_bytes:
         print(f"local             {local_bytes} B do not enter the network")

@@ -20,7 +20,7 @@ from controller.formats import (
 )
 from controller.formats.files import files_of, read_head
 from controller.formats.named_arrays import npz_names
-from controller.formats.torch_file import PICKLE_MAGIC, ZIP_MAGIC, Tensor, read_torch, refuse_pickle
+from controller.formats.torch_file import EMPTY_ZIP_MAGIC, PICKLE_MAGIC, ZIP_MAGIC, Tensor, read_torch, refuse_pickle
 from controller.formats.trace import AUTO, TOKEN_COPIES, Chosen, Place, Reading, Trace
 
 __all__ = [
@@ -81,6 +81,12 @@ def detect(path: Path) -> str:
         raise refuse_pickle(path, head)
     if head.startswith(b"\x1f\x8b"):
         raise InputError(f"{path} is compressed: gunzip it first")
+    if head.startswith(EMPTY_ZIP_MAGIC):
+        raise InputError(f"{path} is a zip file that holds no array: save a matrix with numpy.savez")
+    if path.suffix in (".pt", ".pth"):
+        raise InputError(
+            f"{path} is no file of torch.save, which is a zip, but perhaps an old pickle: save it with torch.save of PyTorch 1.6 or later"
+        )
     return _in_text(path, head.removeprefix(b"\xef\xbb\xbf").lstrip())
 
 

@@ -17,9 +17,20 @@ from numpy.typing import NDArray
 from controller.errors import InputError
 from controller.formats.files import order_note, rank_of_name
 from controller.formats.named_arrays import array_of, named_sets
-from controller.formats.placement import place_experts
+from controller.formats.placement import Placement, place_experts
 from controller.formats.tokens import copies_note, received
-from controller.formats.trace import MAX_RANKS, PER_RANK, Place, Reading, Trace, first_numbers, kept_places
+from controller.formats.torch_file import plain_list
+from controller.formats.trace import (
+    MAX_RANKS,
+    PER_RANK,
+    Place,
+    Reading,
+    Trace,
+    counted,
+    kept_places,
+    refuse_given,
+    silent_note,
+)
 
 __all__ = ["NAMES", "read"]
 
@@ -29,8 +40,10 @@ NAMES: Final = ("topk_idx", "num_tokens_per_rank", "num_tokens_per_expert", "is_
 def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """One file a rank, or one file of all ranks with the rows in order. Raises InputError."""
     per_rank, note = copies_note(str(path), reading, PER_RANK)
+    refuse_given(path, reading, "says what each rank sends", "source_rows")
     rows: dict[tuple[int | None, int | None, int], dict[int, NDArray[np.int64]]] = {}
     ordered: set[Path] = set()
+    shown: dict[int, str] = {}
     for position, file in enumerate(files):
         calls: dict[tuple[Any, ...], int] = {}
         for number, (where, given) in enumerate(named_sets(file)):
@@ -59,6 +72,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                     ordered.add(file)
                 if rank is None:
                     rank = named if named is not None else position if len(files) > 1 else number
+                _check_ranks(where, given, shown)
                 of_ranks = {rank: _row(where, given, reading, len(files), per_rank=per_rank)}
             again = 0
             if step is not None or layer is not None or len(files) > 1:
@@ -67,6 +81,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 calls[label] = again + 1
             if step is None and len(files) > 1:
                 step, again = again, 0
+            if step is None:
+                refuse_given(path, reading, "does not say its steps", "steps")
             if not reading.wants(step, layer):
                 continue
             own = rows.setdefault((step, layer, again), {})
@@ -74,6 +90,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 if rank in own:
                     raise InputError(f"{where}: rank {rank} is there twice: give one layout a rank")
                 own[rank] = row
+    if not rows and not (reading.steps or reading.layers):
+        raise InputError(f"{path} holds no layout: save what get_dispatch_layout gives, a set of arrays a rank")
     keys = sorted(rows, key=lambda key: tuple(-1 if part is None else part for part in key))
     lengths = {len(row) for own in rows.values() for row in own.values()}
     if len(lengths) > 1:
@@ -82,6 +100,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     if 0 < len(ordered) < len(files):
         raise InputError(f"{min(ordered)} does not say its rank, but others do: give each file its rank in its name")
     notes = [order_note(path, files)] if ordered else []
+    if reading.ranks and ranks and reading.ranks != ranks:
+        raise InputError(f"{path}: layouts have {counted(ranks, 'rank')}, but --ranks is {reading.ranks}: leave it out")
     incomplete = False
     for key in keys:
         over = max(rows[key])
@@ -96,9 +116,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             )
         if silent and not incomplete:
             incomplete = True
-            notes.append(
-                f"{path}: ranks {first_numbers(silent)} of {ranks} have no layout: they are taken to send nothing"
-            )
+            notes.append(silent_note(path, silent, ranks, "layout"))
     places = [Place(step, layer, f"call {again + 1}" if again else "") for step, layer, again in keys]
     totals = [sum(int(row.sum()) for row in rows[key].values()) for key in keys]
     kept, more = kept_places(path, places, totals, ranks=ranks)
@@ -129,10 +147,33 @@ def _number(where: str, given: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _supported(where: str, ranks: int) -> int:
-    if ranks > MAX_RANKS:
-        raise InputError(f"{where} has {ranks} ranks: at most {MAX_RANKS} are supported")
-    return ranks
+def _check_ranks(where: str, given: dict[str, Any], shown: dict[int, str]) -> None:
+    """One number of ranks in all arrays that show it; ``shown`` is the first of those before, and where. Raises InputError."""
+    for name, dimensions in (("is_token_in_rank", 2), ("num_tokens_per_rank", 1)):
+        value = given.get(name)
+        if value is None or _dimensions(value) != dimensions:
+            continue
+        row = value[0] if isinstance(value, list) and dimensions == 2 else value
+        ranks = len(plain_list(row)) if isinstance(row, list) else row.shape[-1]
+        if ranks > MAX_RANKS:
+            raise InputError(f"{where}: {name} has {ranks} ranks: at most {MAX_RANKS} are supported")
+        other, there = next(iter(shown.items()), (ranks, ""))
+        if ranks != other:
+            raise InputError(
+                f"{where}: {name} has {ranks} ranks, but {there} has {other}: save the layouts of one dispatch"
+            )
+        shown.setdefault(ranks, f"{where}: {name}")
+
+
+def _placed(where: str, reading: Reading, experts: int, ranks: int, files: int) -> Placement:
+    chosen = reading.placement or reading.ranks or reading.experts_per_rank
+    if ranks and experts % ranks and not chosen:
+        among = f" (of {files} files)" if files > 1 else ""
+        raise InputError(
+            f"{where}{among} has {ranks} ranks, by which its {experts} experts do not divide: save the layout of one dispatch, "
+            "or give a --placement"
+        )
+    return place_experts(where, reading, experts=experts, ranks=ranks or files)
 
 
 def _row(where: str, given: dict[str, Any], reading: Reading, files: int, *, per_rank: bool) -> NDArray[np.int64]:
@@ -141,27 +182,26 @@ def _row(where: str, given: dict[str, Any], reading: Reading, files: int, *, per
     ranks = 0
     if "num_tokens_per_rank" in given:
         counts = array_of(f"{where}: num_tokens_per_rank", given["num_tokens_per_rank"], 1)
-        ranks = _supported(f"{where}: num_tokens_per_rank", len(counts))
+        ranks = len(counts)
         if per_rank:
             ways["num_tokens_per_rank"] = counts.astype(np.int64)
     if "is_token_in_rank" in given:
-        inside = array_of(f"{where}: is_token_in_rank", given["is_token_in_rank"], 2)
+        inside = array_of(f"{where}: is_token_in_rank", given["is_token_in_rank"], 2, booleans=True)
         if inside.size and int(inside.max()) > 1:
             raise InputError(f"{where}: is_token_in_rank holds {int(inside.max())}: it is 0 or 1")
-        columns = _supported(f"{where}: is_token_in_rank", inside.shape[1])
-        ranks = ranks or columns
-        if per_rank:
+        ranks = ranks or inside.shape[1]
+        if per_rank and (inside.shape[1] or not ways):  # as JSON an array without tokens shows no ranks
             ways["is_token_in_rank"] = inside.sum(axis=0, dtype=np.int64)
     experts = 0
     if "num_tokens_per_expert" in given:
         loads = array_of(f"{where}: num_tokens_per_expert", given["num_tokens_per_expert"], 1)
         experts = len(loads)
         if not per_rank:
-            placed = place_experts(where, reading, experts=experts, ranks=ranks or files)
+            placed = _placed(where, reading, experts, ranks, files)
             ways["num_tokens_per_expert"] = placed.columns(where, 0, loads.astype(np.int64))
     if "topk_idx" in given and (not ways or experts or reading.experts_per_rank or reading.placement):
         chosen = array_of(f"{where}: topk_idx", given["topk_idx"], 2, least=-1)
-        placed = place_experts(where, reading, experts=experts, ranks=ranks or files)
+        placed = _placed(where, reading, experts, ranks, files)
         ways["topk_idx"] = received(f"{where}: topk_idx", chosen, placed.table(where), placed.ranks, per_rank=per_rank)
     if not ways:
         missing = "num_tokens_per_rank, is_token_in_rank" if per_rank else "num_tokens_per_expert"

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from controller.errors import InputError
 from controller.formats.files import open_file
-from controller.formats.trace import MAX_RANKS, Place, Reading, Trace
+from controller.formats.matrices import refuse_options
+from controller.formats.trace import MAX_RANKS, Place, Reading, Trace, counted, refuse_given
 
 __all__ = ["is_text", "read", "written"]
 
@@ -39,10 +40,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """All connections as one demand, in payload bytes. Raises InputError."""
     if len(files) != 1:
         raise InputError(f"{path} is {len(files)} files, but a connection matrix is one: name it")
-    if reading.ranks or reading.experts_per_rank or reading.placement or reading.source_rows:
-        raise InputError(
-            f"{path} says who sends to whom: leave --ranks, --experts-per-rank, --placement and --source-rows out"
-        )
+    refuse_options(path, reading)
+    refuse_given(path, reading, "is one matrix", "steps", "layers")
     counts: dict[str, int] = {}
     found = {"connections": 0, "triggers": 0, "failures": 0}
     matrix: NDArray[np.int64] | None = None
@@ -104,12 +103,12 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     notes = []
     if len(starts) > 1 or triggered:
         notes.append(
-            f"{path}: {len(starts)} different starts and {triggered} connections with a trigger are taken as one demand that starts at once"
+            f"{path}: {counted(len(starts), 'different start')} and {counted(triggered, 'connection')} with a trigger are taken as one demand that starts at once"
         )
     if found["failures"]:
         notes.append(f"{path}: its failures are left out: give link_failure")
     if large:
-        notes.append(f"{path}: {large} sizes are above 2^31 - 1, where htsim's own reader stops")
+        notes.append(f"{path}: {counted(large, 'size')} above 2^31 - 1, where htsim's own reader stops")
     demand = matrix
     return Trace("htsim", "bytes", (Place(),), lambda _: demand.copy(), tuple(notes))
 

@@ -22,7 +22,9 @@ def parse_json(where: str, text: bytes | str) -> Any:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
-        raise InputError(f"{where} is not JSON ({error.msg.splitlines()[0]} at {place}): write it anew") from None
+        raise InputError(
+            f"{where} is not JSON ({error.msg.splitlines()[0].removesuffix(' at')} at {place}): write it anew"
+        ) from None
     except UnicodeDecodeError:
         raise InputError(f"{where} is not JSON: its text is not UTF-8") from None
     except RecursionError:
@@ -60,8 +62,10 @@ def integer(where: str, record: dict[str, Any], name: str, default: int | None =
     return value
 
 
-def whole_array(where: str, value: Any, dimensions: int, least: int = 0) -> NDArray[np.int64]:
-    """Nested lists of whole numbers as an array of so many dimensions; none below ``least``.
+def whole_array(
+    where: str, value: Any, dimensions: int, least: int = 0, *, booleans: bool = False
+) -> NDArray[np.int64]:
+    """Nested lists of whole numbers as an array of so many dimensions; none below ``least``. ``booleans`` may stand for 0, 1.
 
     Types are looked at before numpy sees them: of text it would make room for the longest item many times.
     """
@@ -77,8 +81,9 @@ def whole_array(where: str, value: Any, dimensions: int, least: int = 0) -> NDAr
             )
         shape.append(lengths.pop() if lengths else 0)
         flat = [inner for item in flat for inner in item] if len(flat) > 1 else flat[0] if flat else []
-    if not set(map(type, flat)) <= {int}:
-        odd = next(item for item in flat if type(item) is not int)
+    kinds = {int, bool} if booleans else {int}
+    if not set(map(type, flat)) <= kinds:
+        odd = next(item for item in flat if type(item) not in kinds)
         raise InputError(f"{where} holds {_shown(odd)}, which is not a whole number")
     if flat and (max(flat) >= 2**63 or min(flat) < least):
         low = min(flat)

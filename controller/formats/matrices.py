@@ -13,16 +13,15 @@ from controller.formats import csv_matrix, npy_matrix
 from controller.formats.files import read_content
 from controller.formats.named_arrays import npz_arrays
 from controller.formats.torch_file import Tensor, read_torch
-from controller.formats.trace import AUTO, Place, Reading, Trace, kept_places
+from controller.formats.trace import Place, Reading, Trace, kept_places, refuse_given
 
 __all__ = ["read_csv", "read_npy", "read_npz", "read_torch_matrix", "refuse_options", "trace_of"]
 
 
 def refuse_options(path: Path, reading: Reading) -> None:
     """What a matrix that has senders and receivers leaves no room for. Raises InputError."""
-    given = [name for name in ("ranks", "experts_per_rank", "placement", "source_rows") if getattr(reading, name)]
-    for name in given + (["token_copies"] if reading.token_copies != AUTO else []):
-        raise InputError(f"{path} is a matrix of senders and receivers: leave --{name.replace('_', '-')} out")
+    names = ("ranks", "experts_per_rank", "placement", "source_rows", "token_copies")
+    refuse_given(path, reading, "is a matrix of senders and receivers", *names)
 
 
 def _single(path: Path, files: Sequence[Path], reading: Reading) -> Path:

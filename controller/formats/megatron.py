@@ -17,7 +17,17 @@ from controller.formats.files import rank_of_name
 from controller.formats.json_values import integer, json_lines, parse_json, record_of, whole_array
 from controller.formats.placement import contiguous, place_experts
 from controller.formats.tokens import copies_note, received
-from controller.formats.trace import MAX_RANKS, PER_EXPERT, Place, Reading, Trace, first_numbers, kept_places
+from controller.formats.trace import (
+    MAX_RANKS,
+    PER_EXPERT,
+    Place,
+    Reading,
+    Trace,
+    kept_places,
+    numbered,
+    refuse_given,
+    silent_note,
+)
 
 __all__ = ["KEY", "read"]
 
@@ -41,8 +51,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
         placed = contiguous(where, MAX_RANKS * reading.experts_per_rank, MAX_RANKS)
         fixed = 0
     rows: dict[_Key, dict[int, NDArray[np.int64]]] = {}
-    if reading.source_rows:
-        raise InputError(f"{path} says what each rank sends: leave --source-rows out")
+    refuse_given(path, reading, "says what each rank sends", "source_rows")
     seen: dict[tuple[int, ...], tuple[int, Path]] = {}
     senders: set[int] = set()
     for file in files:
@@ -87,20 +96,17 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     idle = np.flatnonzero(~got).tolist()
     if idle and got.any():
         notes.append(
-            f"{path}: no token chose an expert of ranks {first_numbers(idle)} of {ranks}: check where experts are, if that is not so"
+            f"{path}: no token chose an expert of {numbered('rank', idle)} of {ranks}: check where experts are, if that is not so"
         )
     silent = sorted(set(range(ranks)) - senders)
     if silent:
-        notes.append(
-            f"{path}: ranks {first_numbers(silent)} of {ranks} have no records: they are taken to send nothing"
-        )
-
+        notes.append(silent_note(path, silent, ranks, "records"))
     partial = [key for key in keys if senders - rows[key].keys()]
     if partial:
         lacking = sorted(senders - rows[partial[0]].keys())
         notes.append(
-            f"{path}: {_place(partial[0])}: ranks {first_numbers(lacking)} have no record, so in {len(partial)} of {len(keys)} "
-            "demands: they are taken to send nothing there"
+            f"{path}: {_place(partial[0])}: no record of {numbered('rank', lacking)}, so in {len(partial)} of {len(keys)} "
+            "demands: taken to send nothing there"
         )
 
     def matrix(index: int) -> NDArray[np.int64]:

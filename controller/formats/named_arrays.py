@@ -119,12 +119,12 @@ def _is_lines(head: bytes) -> bool:
     return first.startswith(b"{") and first.endswith(b"}")
 
 
-def array_of(where: str, value: Any, dimensions: int, least: int = 0) -> NDArray[Any]:
-    """A named value as an array of whole numbers, none below ``least``. Raises InputError."""
+def array_of(where: str, value: Any, dimensions: int, least: int = 0, *, booleans: bool = False) -> NDArray[Any]:
+    """A named value as an array of whole numbers, none below ``least``; lists of ``booleans`` too. Raises InputError."""
     if isinstance(value, Tensor):
         value = value.array()
     if isinstance(value, list):
-        return whole_array(where, plain_list(value), dimensions, least)
+        return whole_array(where, plain_list(value), dimensions, least, booleans=booleans)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iub":
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise InputError(f"{where} is {kind}: whole numbers are read")

@@ -6,6 +6,7 @@ Needs pyarrow, which the controller does not otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,16 +47,15 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             fields = {field.name: field.type for field in table.schema_arrow}
             if len(fields) != len(table.schema_arrow):
                 raise InputError(f"{file} has two columns of one name: rename one")
+            rows, columns = table.metadata.num_rows, len(fields)
+            if columns and not rows:
+                raise InputError(
+                    f"{file} has columns but no rows: write a row a sender, or one for each sender and receiver"
+                )
             if {"src", "dst"} <= fields.keys():
                 _check_types(file, fields)
-                refuse = Reading(
-                    experts_per_rank=reading.experts_per_rank,
-                    placement=reading.placement,
-                    source_rows=reading.source_rows,
-                )
-                refuse_options(file, refuse)
+                refuse_options(file, replace(reading, ranks=0))
                 return _long(file, table, reading, set(fields))
-            rows, columns = table.metadata.num_rows, len(fields)
             if rows != columns:
                 raise InputError(
                     f"{file} is {rows} x {columns}: give a square matrix, or columns src, dst and one of {', '.join(_AMOUNTS)}"
@@ -65,8 +65,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             _check_types(file, fields)
             refuse_options(file, reading)
             parts = [
-                narrowed(np.stack([_numbers(file, name, batch.column(name)) for name in fields], axis=1))
-                for batch in table.iter_batches(batch_size=max(1, _BATCH // max(1, columns)))
+                narrowed(np.stack([_numbers(file, first, name, batch.column(name)) for name in fields], axis=1))
+                for first, batch in _batches(table, batch_size=max(1, _BATCH // max(1, columns)))
             ]
             return trace_of(file, "parquet", np.concatenate(parts), reading)
         except (pyarrow.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, TypeError) as error:
@@ -86,9 +86,22 @@ def _check_types(file: Path, fields: dict[str, Any]) -> None:
             raise InputError(f"{file}: column {name[:40]!r} is {str(kind)[:40]}, not numbers: write int64 or float64")
 
 
-def _numbers(file: Path, name: str, column: Any) -> NDArray[Any]:
+def _batches(table: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+    """(rows before it, batch) of each."""
+    first = 0
+    for batch in table.iter_batches(**options):
+        yield first, batch
+        first += batch.num_rows
+
+
+def _row(first: int, wrong: Any) -> str:
+    return f"row {first + int(np.flatnonzero(wrong)[0]) + 1}"
+
+
+def _numbers(file: Path, first: int, name: str, column: Any) -> NDArray[Any]:
     if column.null_count:
-        raise InputError(f"{file}: column {name[:40]!r} has empty cells: give 0 where nothing is sent")
+        row = _row(first, column.is_null().to_numpy(zero_copy_only=False))
+        raise InputError(f"{file}: {row}: column {name[:40]!r} has empty cells: give 0 where nothing is sent")
     return np.asarray(column.to_numpy())
 
 
@@ -105,13 +118,13 @@ def _long(file: Path, table: Any, reading: Reading, names: set[str]) -> Trace:
     taken = 0
     wanted = ["src", "dst", *amounts, *keys]
     highest = -1
-    for batch in table.iter_batches(batch_size=_BATCH, columns=wanted):
-        values = {name: _numbers(file, name, batch.column(name)) for name in wanted}
-        _check_ids(file, {name: values[name] for name in ("src", "dst", *keys)})
+    for first, batch in _batches(table, batch_size=_BATCH, columns=wanted):
+        values = {name: _numbers(file, first, name, batch.column(name)) for name in wanted}
+        _check_ids(file, first, {name: values[name] for name in ("src", "dst", *keys)})
         amount = values[amounts[0]]
         if not len(amount):
             continue
-        _check_amounts(file, amounts[0], amount)
+        _check_amounts(file, first, amounts[0], amount)
         highest = max(highest, int(values["src"].max()), int(values["dst"].max()))
         for key, rows in _groups([values[name] for name in keys], len(amount)):
             if keys and not reading.wants(*_place(keys, list(key))[:2]):
@@ -148,19 +161,24 @@ def _long(file: Path, table: Any, reading: Reading, names: set[str]) -> Trace:
     )
 
 
-def _check_ids(file: Path, ids: dict[str, NDArray[Any]]) -> None:
+def _check_ids(file: Path, first: int, ids: dict[str, NDArray[Any]]) -> None:
     for name, column in ids.items():
         limit = MAX_RANKS if name in ("src", "dst") else 2**31
-        if column.dtype.kind not in "iu" or (len(column) and (int(column.min()) < 0 or int(column.max()) >= limit)):
+        if column.dtype.kind not in "iu":
             raise InputError(f"{file}: column {name} must hold whole numbers of 0 to {limit - 1}")
+        if len(column) and (int(column.min()) < 0 or int(column.max()) >= limit):
+            row = _row(first, (column < 0) | (column >= limit))
+            raise InputError(f"{file}: {row}: column {name} must hold whole numbers of 0 to {limit - 1}")
 
 
-def _check_amounts(file: Path, name: str, amount: NDArray[Any]) -> None:
+def _check_amounts(file: Path, first: int, name: str, amount: NDArray[Any]) -> None:
     if amount.dtype.kind in "iu":
         if int(amount.min()) < 0 or int(amount.max()) >= 2**63:
-            raise InputError(f"{file}: column {name} must hold amounts of 0 or more, below 2^63")
+            row = _row(first, (amount < 0) | (amount.astype(np.uint64) >= 2**63))
+            raise InputError(f"{file}: {row}: column {name} must hold amounts of 0 or more, below 2^63")
     elif not (np.isfinite(amount).all() and (amount >= 0).all()):
-        raise InputError(f"{file}: column {name} must hold finite amounts of 0 or more")
+        row = _row(first, ~(np.isfinite(amount) & (amount >= 0)))
+        raise InputError(f"{file}: {row}: column {name} must hold finite amounts of 0 or more")
 
 
 def _groups(keys: Sequence[NDArray[Any]], rows: int) -> Iterator[tuple[tuple[int, ...], NDArray[np.intp] | slice]]:

@@ -14,7 +14,7 @@ from controller.formats import csv_matrix, npy_matrix
 from controller.formats.files import read_content, read_head
 from controller.formats.json_values import parse_json, whole_array
 from controller.formats.torch_file import ZIP_MAGIC, Tensor, read_torch
-from controller.formats.trace import MAX_RANKS, Reading, first_numbers
+from controller.formats.trace import MAX_RANKS, Reading, numbered
 
 __all__ = ["Placement", "contiguous", "place_experts", "source_weights", "spread"]
 
@@ -194,7 +194,7 @@ def source_weights(where: str, reading: Reading, ranks: int) -> tuple[NDArray[np
     whole = flat.astype(np.int64) if (flat == np.floor(flat)).all() and flat.sum() < _WEIGHT_ONE else None
     weights = np.floor(flat / flat.sum() * _WEIGHT_ONE).astype(np.int64) if whole is None else whole
     silent = np.flatnonzero(weights == 0).tolist()
-    quiet = f"; ranks {first_numbers(silent)} send nothing" if silent else ""
+    quiet = f"; {numbered('rank', silent)} {'sends' if len(silent) == 1 else 'send'} nothing" if silent else ""
     return (
         weights,
         f"{where} has no source rows: each rank is taken to send its share by {path} to every receiver{quiet}",

@@ -20,7 +20,17 @@ from controller.formats.files import rank_of_name, read_content, read_head
 from controller.formats.placement import place_experts, source_weights, spread
 from controller.formats.tokens import copies_note, received
 from controller.formats.torch_file import PICKLE_MAGIC, ZIP_MAGIC, Tensor, plain_list, read_torch
-from controller.formats.trace import PER_EXPERT, PER_RANK, Place, Reading, Trace, first_numbers, kept_places
+from controller.formats.trace import (
+    PER_EXPERT,
+    PER_RANK,
+    Place,
+    Reading,
+    Trace,
+    first_numbers,
+    kept_places,
+    refuse_given,
+    silent_note,
+)
 
 __all__ = ["CSV_HEADER", "is_dump", "read"]
 
@@ -128,6 +138,9 @@ def _read_statistics(path: Path, value: Any, reading: Reading) -> Trace:
 def _read_csv(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """One file a rank: the experts that its own tokens chose. A single file has no sources."""
     _refuse_per_rank(path, reading)
+    refuse_given(path, reading, "has no steps", "steps")
+    if len(files) > 1:
+        refuse_given(path, reading, "says what each rank sends", "source_rows")
     counts: list[dict[tuple[int, int], int]] = []
     for file in files:
         try:
@@ -291,6 +304,7 @@ def _read_records(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             placed.columns(f"{path}: pass {step}", layer, totals[step, layer].astype(np.int64)) for step, layer in keys
         ]
         return _counts_trace(path, [Place(*key) for key in keys], columns, placed.ranks, reading, [])
+    refuse_given(path, reading, "says what each rank sends", "source_rows")
     keys = sorted(rows)
     kept, notes = kept_places(
         path,
@@ -300,9 +314,7 @@ def _read_records(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     )
     silent = sorted(set(range(placed.ranks)) - senders)
     if silent:
-        notes.append(
-            f"{path}: ranks {first_numbers(silent)} of {placed.ranks} have no records: they are taken to send nothing"
-        )
+        notes.append(silent_note(path, silent, placed.ranks, "records"))
     if not per_rank:
         notes += _disagreeing(path, keys, rows, totals, placed.rank_of, placed.ranks)
 

@@ -17,7 +17,17 @@ from controller.errors import InputError
 from controller.formats.files import open_file, order_note, rank_of_name
 from controller.formats.json_values import parse_json, whole_array
 from controller.formats.named_arrays import array_of, named_sets
-from controller.formats.trace import MAX_RANKS, PER_RANK, Place, Reading, Trace, first_numbers, kept_places
+from controller.formats.trace import (
+    MAX_RANKS,
+    PER_RANK,
+    Place,
+    Reading,
+    Trace,
+    counted,
+    kept_places,
+    numbered,
+    refuse_given,
+)
 
 __all__ = ["KINETO", "SENT", "read"]
 
@@ -41,6 +51,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     """One file a rank, or one of all with a rank in each record. The n-th calls of all ranks are one demand. Raises InputError."""
     if reading.token_copies == PER_RANK:
         raise InputError(f"{path} holds split sizes, which are what is sent: leave --token-copies out")
+    refuse_given(path, reading, "says what each rank sends", "source_rows")
     sent: dict[_Call, dict[int, NDArray[Any]]] = {}
     due: dict[_Call, dict[int, NDArray[Any]]] = {}
     evens: dict[tuple[int | None, int | None], dict[int, bytearray]] = {}
@@ -66,6 +77,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             row = _splits(where, given, SENT)
             if "num_local_tokens_per_expert" in given and not any(name in given for name in SENT[:-1]):
                 row = _of_experts(where, row, reading, len(files))
+            else:
+                refuse_given(path, reading, "has split sizes of ranks, not of experts", "experts_per_rank", "placement")
             expected = _splits(where, given, _DUE) if any(name in given for name in _DUE) else None
             evens.setdefault((step, layer), {}).setdefault(rank, bytearray()).append(not len(row))
             if not len(row):
@@ -92,9 +105,12 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
         _check_evens(path, of_ranks)
     even = sum(calls.count(True) for of_ranks in evens.values() for calls in of_ranks.values())
     if even:
-        notes.append(f"{path}: {even} calls without split sizes, which send evenly, are left out")
+        what = "which sends evenly, is" if even == 1 else "which send evenly, are"
+        notes.append(f"{path}: {counted(even, 'call')} without split sizes, {what} left out")
     if not sent and even:
         raise InputError(f"{path} has calls without split sizes alone: they send evenly, and nothing says how much")
+    if not sent and not (reading.steps or reading.layers):
+        raise InputError(f"{path} has no all-to-all with split sizes: one of {', '.join(SENT)}")
     keys = sorted(sent, key=lambda key: tuple(-1 if part is None else part for part in key))
     lengths = {len(row) for own in sent.values() for row in own.values()}
     if len(lengths) > 1:
@@ -117,8 +133,8 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
                 f"{path} is of one rank, one row of {ranks}: give a folder or a pattern with the files of all"
             )
         notes.append(
-            f"{path}: ranks {first_numbers(missing[partial[0]])} have no call for {len(partial)} of {len(keys)} demands: "
-            "they are taken to send nothing there"
+            f"{path}: {numbered('rank', missing[partial[0]])} without a call for {len(partial)} of {len(keys)} demands: "
+            "taken to send nothing there"
         )
     places = [Place(step, layer, f"call {number + 1}" if number else "") for step, layer, number in keys]
     kept, more = kept_places(

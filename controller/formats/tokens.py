@@ -34,10 +34,13 @@ def received(
     for first in range(0, tokens, block):
         part = chosen[first : first + block]
         low, high = int(part.min()), int(part.max())
-        if high >= experts or low < -1:
-            wrong = high if high >= experts else low
+        if low < -1:
             raise InputError(
-                f"{where}: expert {wrong} is not one of {experts}: give --experts-per-rank, --ranks or a --placement that has it "
+                f"{where}: expert {low} is negative: experts count from 0, and -1 is none; write the file anew"
+            )
+        if high >= experts:
+            raise InputError(
+                f"{where}: expert {high} is not one of {experts}: give --experts-per-rank, --ranks or a --placement that has it "
                 "(-1 is none)"
             )
         targets = table[part]

@@ -20,6 +20,7 @@ from controller.formats.pickles import Numbers, TensorRef, read_pickle
 
 __all__ = [
     "DAMAGE",
+    "EMPTY_ZIP_MAGIC",
     "PICKLE_MAGIC",
     "ZIP_MAGIC",
     "Tensor",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 ZIP_MAGIC: Final = b"PK\x03\x04"
+EMPTY_ZIP_MAGIC: Final = b"PK\x05\x06"
 PICKLE_MAGIC: Final = b"\x80"
 _EXPANDED: Final = 1 << 20
 _LEGACY_MAGIC: Final = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."

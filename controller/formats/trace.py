@@ -13,7 +13,21 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["AUTO", "MAX_RANKS", "TOKEN_COPIES", "Chosen", "Place", "Reading", "Trace", "first_numbers", "kept_places"]
+__all__ = [
+    "AUTO",
+    "MAX_RANKS",
+    "TOKEN_COPIES",
+    "Chosen",
+    "Place",
+    "Reading",
+    "Trace",
+    "counted",
+    "first_numbers",
+    "kept_places",
+    "numbered",
+    "refuse_given",
+    "silent_note",
+]
 
 AUTO: Final = "auto"
 MAX_RANKS: Final = 1000
@@ -115,6 +129,14 @@ class Trace:
         return len(self.places)
 
 
+def refuse_given(path: Path, reading: Reading, why: str, *names: str) -> None:
+    """Of options, by their names in Reading, those that a file has no use for. Raises InputError where one was given."""
+    for name in names:
+        value = getattr(reading, name)
+        if value and value != AUTO:
+            raise InputError(f"{path} {why}: leave --{name.replace('_', '-')} out")
+
+
 def kept_places(
     path: Path, places: Sequence[Place], totals: Sequence[int], *, ranks: int = 0
 ) -> tuple[list[int], list[str]]:
@@ -142,13 +164,30 @@ def kept_places(
     for place, total in zip(places, totals, strict=True):
         by_layer[place.layer] = by_layer.get(place.layer, 0) + total
     silent = sorted(layer for layer, total in by_layer.items() if layer is not None and not total)
-    which = f", among them all of layers {first_numbers(silent)}" if silent else ""
-    return kept, [f"{path}: {empty} of {len(places)} demands are all zero and left out{which}"]
+    which = f", among them all of {numbered('layer', silent)}" if silent else ""
+    are = "is" if empty == 1 else "are"
+    return kept, [f"{path}: {empty} of {len(places)} demands {are} all zero and left out{which}"]
 
 
 def first_numbers(numbers: Sequence[int]) -> str:
     """The first few, for a line that a person reads."""
     return ", ".join(str(number) for number in numbers[:_SHOWN]) + (", ..." if len(numbers) > _SHOWN else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """1 call, 2 calls."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """The first few of them: rank 3; ranks 3, 4."""
+    return f"{noun}{'' if len(numbers) == 1 else 's'} {first_numbers(numbers)}"
+
+
+def silent_note(path: Path, silent: Sequence[int], ranks: int, what: str) -> str:
+    """Of ranks without ``what``."""
+    have, they_are = ("has", "it is") if len(silent) == 1 else ("have", "they are")
+    return f"{path}: {numbered('rank', silent)} of {ranks} {have} no {what}: {they_are} taken to send nothing"
 
 
 def _short(text: str) -> str:

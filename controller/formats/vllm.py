@@ -36,7 +36,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     places: list[Place] = []
     columns: list[NDArray[np.int64]] = []
     uneven: list[str] = []
-    lines = set()
+    lines: dict[int, int] = {}
     ranks = 0
     for number, line in json_lines(path):
         where = f"{path}: line {number}"
@@ -59,7 +59,9 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
         if meta is None:
             raise InputError(f"{where} has statistics before the {META}, which must be the first line")
         step = integer(where, record, "step")
-        lines.add(step)
+        if step in lines:
+            raise InputError(f"{where} has step {step}, as line {lines[step]} has: leave one of them out")
+        lines[step] = number
         load = whole_array(f"{where}: expert_load", record.get("expert_load"), 2)
         p2l = whole_array(f"{where}: p2l_map", record.get("p2l_map"), 2)
         _check(where, meta, load, p2l)

@@ -140,7 +140,7 @@ def test_sglang_sources_may_be_given(tmp_path: Path) -> None:
     quiet = text(tmp_path, "[0, 1.5]", "rows.json")
     trace = read_trace(path, Reading(ranks=2, source_rows=quiet))
     assert matrices(trace) == [[[0, 0], [4, 8]]]
-    assert "ranks 0 send nothing" in said(trace)
+    assert "rank 0 sends nothing" in said(trace)
 
 
 @pytest.mark.parametrize("content", ["1\n2\n3\n", "-1\n2\n", "0\n0\n", "nan\n1\n", "[1]", "x\n", ""])
@@ -153,7 +153,7 @@ def test_sglang_ring_buffers_and_dense_layers_are_left_out(tmp_path: Path) -> No
     counts[1, 1] = [2, 2, 2, 2]
     trace = read_trace(statistics(tmp_path, counts), Reading(ranks=2))
     assert places(trace) == ["step 1 layer 1"]
-    assert "5 of 6 demands are all zero and left out, among them all of layers 0" in said(trace)
+    assert "5 of 6 demands are all zero and left out, among them all of layer 0" in said(trace)
 
 
 def test_all_zero_is_a_demand_of_nothing(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_sglang_a_rank_without_a_dump_sends_nothing(tmp_path: Path) -> None:
     path = dump(tmp_path, 1, [record(7, 1, [[1, 0, 2, 1]], TOKENS[1])])
     trace = read_trace(path)
     assert matrices(trace) == [[[0, 0], [1, 3]]]
-    assert "ranks 0 of 2 have no records: they are taken to send nothing" in said(trace)
+    assert "rank 0 of 2 has no records: it is taken to send nothing" in said(trace)
 
 
 def test_sglang_passes_alone_have_no_rows(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_sglang_records_that_cannot_be(tmp_path: Path) -> None:
         return refusal(dump(tmp_path, 0, [value], **options), Reading(ranks=2))
 
     assert "expert 4 is not one of 4" in with_record(record(1, 0, [[0, 0, 0, 0]], [[[4, 0]]]))
-    assert "expert -2 is not one of 4" in with_record(record(1, 0, [[0, 0, 0, 0]], [[[-2, 0]]]))
+    assert "expert -2 is negative" in with_record(record(1, 0, [[0, 0, 0, 0]], [[[-2, 0]]]))
     assert "rank 5 is not one of 2" in with_record(record(1, 5, [[0, 0, 0, 0]], [[[1, 0]]]))
     assert "5 experts do not divide by 2 ranks" in with_record(record(1, 0, [[0] * 5]), physical=5)
     assert "no forward_pass_id" in with_record(record(-1, 0, [[0, 0, 0, 0]]))
@@ -416,6 +416,7 @@ def test_vllm_unequal_layers_are_said(tmp_path: Path) -> None:
         ([META, stats(1, [[1, 2, 3, float("nan")]], [[0, 1, 2, 0]])], "holds a number that is not used (NaN)"),
         ([META, stats(1, [], [])], "num_layers is 1"),
         ([META, stats(-1, [[1]], [[0]])], "step is no whole number"),
+        ([META, GOOD, GOOD], "line 3 has step 5, as line 2 has: leave one of them out"),
     ],
 )
 def test_vllm_records_that_cannot_be(tmp_path: Path, records: list[Any], words: str) -> None:
@@ -465,7 +466,7 @@ def test_megatron_steps_layers_and_microbatches(tmp_path: Path) -> None:
     trace = read_trace(tmp_path, Reading(experts_per_rank=1))
     assert places(trace) == ["step 1 layer 4 mtp 0", "step 1 layer 5", "step 1 layer 5 call 2", "step 2 layer 0"]
     assert matrices(trace) == [[[0, 1], [0, 0]], [[1, 0], [1, 0]], [[0, 1], [0, 0]], [[0, 1], [0, 0]]]
-    assert "step 1 layer 4 mtp 0: ranks 1 have no record, so in 3 of 4 demands" in said(trace)
+    assert "step 1 layer 4 mtp 0: no record of rank 1, so in 3 of 4 demands" in said(trace)
     chosen = Reading(experts_per_rank=1, steps=Chosen.parse("1", "steps"), layers=Chosen.parse("5", "layers"))
     assert places(read_trace(tmp_path, chosen)) == ["step 1 layer 5", "step 1 layer 5 call 2"]
 
@@ -474,7 +475,7 @@ def test_megatron_a_rank_without_tokens_or_file(tmp_path: Path) -> None:
     routes(tmp_path, [routed(0, [[3, 5]])], [routed(1, [])])
     trace = read_trace(tmp_path, Reading(experts_per_rank=2))
     assert matrices(trace) == [[[0, 1, 1], [0, 0, 0], [0, 0, 0]]]
-    assert "ranks 2 of 3 have no records" in said(trace)
+    assert "rank 2 of 3 has no records" in said(trace)
 
 
 def test_megatron_files_that_contradict_each_other(tmp_path: Path) -> None:
@@ -492,7 +493,7 @@ def test_megatron_says_which_ranks_no_token_chose(tmp_path: Path) -> None:
     routes(tmp_path, [routed(0, [[0, 1], [2, 3]])], [routed(1, [[3, 1]])])
     assert "no token" not in said(read_trace(tmp_path, Reading(experts_per_rank=2)))
     wrong = said(read_trace(tmp_path, Reading(experts_per_rank=4)))
-    assert "no token chose an expert of ranks 1 of 2: check where experts are" in wrong
+    assert "no token chose an expert of rank 1 of 2: check where experts are" in wrong
 
 
 def test_a_matrix_has_no_use_for_options_of_traces(tmp_path: Path) -> None:
@@ -501,6 +502,31 @@ def test_a_matrix_has_no_use_for_options_of_traces(tmp_path: Path) -> None:
     routes(tmp_path, [routed(0, [[0, 1]])])
     with pytest.raises(InputError, match="leave --source-rows out"):
         read_trace(tmp_path / "router_trace_rank0.jsonl", Reading(experts_per_rank=2, source_rows=tmp_path / "m.csv"))
+
+
+ONE = Chosen.parse("1", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reading", "words"),
+    [
+        ("a.cm", "Nodes 2\n", Reading(steps=ONE), "is one matrix: leave --steps out"),
+        ("a.cm", "Nodes 2\n", Reading(layers=ONE), "is one matrix: leave --layers out"),
+        ("a.cm", "Nodes 2\n", Reading(ranks=2), "leave --ranks out"),
+        ("a.cm", "Nodes 2\n", Reading(token_copies="per-rank"), "leave --token-copies out"),
+        ("splits", '[{"rank": 0, "in_split": [1]}]', Reading(experts_per_rank=2), "leave --experts-per-rank out"),
+        ("splits", '[{"rank": 0, "in_split": [1]}]', Reading(placement=Path("p")), "leave --placement out"),
+        ("splits", '[{"rank": 0, "in_split": [1]}]', Reading(source_rows=Path("s")), "leave --source-rows out"),
+        ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(source_rows=Path("s")), "leave --source-rows out"),
+        ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(steps=ONE), "leave --steps out"),
+        ("deepep", '[{"num_tokens_per_rank": [[1]]}]', Reading(ranks=2), "have 1 rank, but --ranks is 2"),
+        ("sglang", "layer_id,expert_id,count\n0,1,2\n", Reading(steps=ONE, ranks=1), "leave --steps out"),
+    ],
+)
+def test_options_that_a_format_has_no_use_for(
+    tmp_path: Path, name: str, content: str, reading: Reading, words: str
+) -> None:
+    assert words in refusal(text(tmp_path, content, name), reading)
 
 
 def test_megatron_ids_of_minus_one_are_none(tmp_path: Path) -> None:
@@ -515,7 +541,7 @@ def test_megatron_ids_of_minus_one_are_none(tmp_path: Path) -> None:
         (routed(0, [[0, 1]], topk=3), "topk 3"),
         (routed(0, [[0, 1], [2]]), "1 to 2 numbers"),
         (routed(0, [[0, 8]]), "expert 8 is not one of 4"),
-        (routed(0, [[0, -2]]), "-2"),
+        (routed(0, [[0, -2]]), "expert -2 is negative: experts count from 0, and -1 is none; write the file anew"),
         (routed(0, [[0, 1.5]]), "holds 1.5"),
         (routed(0, [[0, None]]), "holds None"),
         (routed(7, [[0, 1]]), "rank 7 is not one of 2"),
@@ -652,7 +678,8 @@ def test_deepep_each_way_of_saying_it_alone(tmp_path: Path, name: str) -> None:
         ({"topk_idx": np.array([[0, 9]])}, "expert 9 is not one of 4"),
         ({"topk_idx": np.array([[0.5, 1]])}, "is float64: whole numbers are read"),
         ({"num_tokens_per_rank": np.array([2, -2])}, "holds -2"),
-        ({"num_tokens_per_rank": np.array([2, 2, 2])}, "do not divide by 3 ranks"),
+        ({"num_tokens_per_rank": np.array([2, 2, 2])}, "rank has 3 ranks, but "),
+        ({"num_tokens_per_rank": np.array([2, 2, 2])}, "layout_rank0.npz: is_token_in_rank has 2: save the layouts"),
         ({"is_token_in_rank": np.array([[2, 0]])}, "it is 0 or 1"),
     ],
 )
@@ -679,6 +706,41 @@ def test_deepep_of_too_many_ranks(tmp_path: Path) -> None:
         assert f"{name} has {columns} ranks: at most 1000" in refusal(layout(tmp_path, 0, **{name: saved}))
 
 
+def test_deepep_booleans_of_json(tmp_path: Path) -> None:
+    """As is_token_in_rank.tolist() gives them; a count is no boolean."""
+    inside = {"is_token_in_rank": [[True, False], [True, True]]}
+    path = lines(tmp_path, [{"rank": rank, **inside, "num_tokens_per_rank": [2, 1]} for rank in (0, 1)])
+    assert matrices(read_trace(path)) == [[[2, 1], [2, 1]]]
+    path = lines(tmp_path, [{"rank": rank, **inside, "num_tokens_per_rank": [2, True]} for rank in (0, 1)])
+    assert "num_tokens_per_rank holds True, which is not a whole number" in refusal(path)
+
+
+def test_deepep_a_layout_of_fewer_ranks(tmp_path: Path) -> None:
+    """Its experts would not divide by them, which is not what is wrong."""
+    counts = {"topk_idx": [[0, 3]], "num_tokens_per_expert": [1, 0, 0, 1]}
+    good = {"num_tokens_per_rank": [1, 0, 0, 1], **counts}
+    short = {"num_tokens_per_rank": [1, 0, 0], **counts}
+    path = lines(tmp_path, [{"rank": 0, **good}, {"rank": 1, **short}])
+    assert "line 2: num_tokens_per_rank has 3 ranks, but " in refusal(path)
+    assert "line 1: num_tokens_per_rank has 4: save the layouts of one dispatch" in refusal(path)
+    for rank, value in enumerate((short, good)):
+        text(tmp_path, json.dumps(value), f"layout_rank{rank}.json")
+    words = "layout_rank0.json: line 1 (of 2 files) has 3 ranks, by which its 4 experts do not divide: save the layout of one"
+    assert words in refusal(tmp_path / "layout_rank*.json")
+
+
+def test_deepep_without_layouts(tmp_path: Path) -> None:
+    assert "holds no layout: save what get_dispatch_layout gives" in refusal(
+        text(tmp_path, "[]"), Reading(format="deepep")
+    )
+
+
+def test_deepep_without_tokens_in_json(tmp_path: Path) -> None:
+    none = {"topk_idx": [], "is_token_in_rank": [], "num_tokens_per_rank": [0, 0], "num_tokens_per_expert": [0, 0]}
+    path = lines(tmp_path, [{"rank": 0, "num_tokens_per_rank": [1, 2]}, {"rank": 1, **none}])
+    assert matrices(read_trace(path)) == [[[1, 2], [0, 0]]]
+
+
 def test_deepep_one_rank_is_not_all(tmp_path: Path) -> None:
     assert "is the layout of one rank, one row of 2: give a folder" in refusal(layout(tmp_path, 0, **FULL))
 
@@ -700,6 +762,16 @@ def test_torch_split_sizes(tmp_path: Path) -> None:
     assert (places(trace), matrices(trace)) == (["step 0", "step 1"], [[[1, 2], [3, 4]], [[0, 0], [9, 0]]])
     records[1]["output_split_sizes"] = [5, 4]
     assert "rank 0 sends 2 to rank 1, which expects 5" in refusal(lines(tmp_path, records))
+
+
+def test_one_is_no_plural(tmp_path: Path) -> None:
+    records = [{"rank": rank, "in_split": row} for rank, row in ((0, [1, 2, 0]), (1, [3, 4, 0]), (0, []))]
+    notes = said(read_trace(lines(tmp_path, records)))
+    assert "1 call without split sizes, which sends evenly, is left out" in notes
+    assert "rank 2 without a call for 1 of 1 demands: taken to send nothing there" in notes
+    assert "has no all-to-all with split sizes" in refusal(
+        text(tmp_path, '[{"comms": "all_reduce", "in_split": []}]', "other.json")
+    )
 
 
 def kineto(folder: Path, rank: int, *calls: tuple[str, str], name: str = "all_to_allv") -> Path:
@@ -778,6 +850,7 @@ def test_param_traces(tmp_path: Path) -> None:
         ([{"rank": 0, "in_split": [1, 2.5]}], "holds 2.5"),
         ([{"rank": 0, "in_split": [TOP, TOP]}], "2^63"),
         ([{"rank": 0, "in_split": "[1, 2"}], "is not JSON"),
+        ([{"rank": 0, "in_split": '["1'}], "is not JSON (Unterminated string starting at column 2): write it anew"),
         ([{"rank": 0, "in_split": 5}], "whole numbers are read"),
         ([{"rank": 0, "comms": "all_to_allv"}], "has no split sizes"),
     ],
@@ -805,8 +878,8 @@ def test_htsim(tmp_path: Path) -> None:
     assert detect(path) == "htsim"
     trace = read_trace(path)
     assert (trace.unit, matrices(trace)) == ("bytes", [[[0, 4096, 3_000_000_000], [0, 0, 0], [0, 64, 0]]])
-    assert "2 different starts and 1 connections with a trigger are taken as one demand" in said(trace)
-    assert "1 sizes are above 2^31 - 1" in said(trace)
+    assert "2 different starts and 1 connection with a trigger are taken as one demand" in said(trace)
+    assert "1 size above 2^31 - 1" in said(trace)
     # 4096 B of payload are a packet of 4032 and one of 64.
     assert load_demand(path).wire_bytes[0, 1] == 4096 + 2 * 64
     assert load_demand(path, unit="wire-bytes").wire_bytes[0, 1] == 4096
@@ -997,7 +1070,7 @@ def test_reading_matrices_takes_less_than_three_times_their_file(tmp_path: Path)
         ({"a": [1, None], "b": [1, 2]}, "has empty cells"),
         ({"src": [0], "dst": [1]}, "has no amount"),
         ({"src": [0], "dst": [1], "bytes": [1], "tokens": [1]}, "has tokens and bytes"),
-        ({"src": [-1], "dst": [1], "bytes": [1]}, "column src must hold whole numbers of 0 to 999"),
+        ({"src": [-1], "dst": [1], "bytes": [1]}, "row 1: column src must hold whole numbers of 0 to 999"),
         ({"src": [0.5], "dst": [1], "bytes": [1]}, "column src must hold whole numbers"),
         ({"src": [0], "dst": [1], "bytes": [-1]}, "amounts of 0 or more"),
         ({"src": [0], "dst": [1], "bytes": [float("nan")]}, "finite amounts"),
@@ -1010,6 +1083,28 @@ def test_parquet_that_cannot_be(tmp_path: Path, table: dict[str, Any], words: st
     assert words in refusal(path)
     path.write_bytes(path.read_bytes()[:-20])
     assert "damaged Parquet" in refusal(path)
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), None, 2**63])
+@pytest.mark.parametrize("row", [0, 70_000])
+def test_parquet_names_the_row(tmp_path: Path, row: int, wrong: Any) -> None:
+    """Counted from 1 over all batches."""
+    amounts: list[Any] = [1.0 if isinstance(wrong, float) else 1] * 100_000
+    amounts[row] = wrong
+    column = pyarrow.array(amounts, type=pyarrow.uint64() if wrong == 2**63 else None)
+    path = tmp_path / "m.parquet"
+    pyarrow.parquet.write_table(
+        pyarrow.table({"src": [0] * 100_000, "dst": [1] * 100_000, "tokens": column}), path, row_group_size=30_000
+    )
+    assert f"{path}: row {row + 1}: column" in refusal(path)
+
+
+@pytest.mark.parametrize("names", [("src", "dst", "bytes", "step"), ("h0", "h1")])
+def test_parquet_without_rows(tmp_path: Path, names: Sequence[str]) -> None:
+    pyarrow.parquet.write_table(
+        pyarrow.table({name: pyarrow.array([], pyarrow.int64()) for name in names}), tmp_path / "m"
+    )
+    assert "has columns but no rows: write a row" in refusal(tmp_path / "m")
 
 
 def test_parquet_without_pyarrow_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1050,6 +1145,17 @@ def test_what_is_no_format(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "what"
     path.write_bytes(content)
     assert words in refusal(path)
+
+
+def test_an_old_pickle_and_an_empty_zip(tmp_path: Path) -> None:
+    for name in ("x.pt", "x.pth"):
+        path = tmp_path / name
+        path.write_bytes(b"(dp0\nVlogical_count\np1\n(lp2\nI1\nas.")
+        assert "is no file of torch.save, which is a zip, but perhaps an old pickle: save it with torch" in refusal(
+            path
+        )
+    np.savez(tmp_path / "none.npz")
+    assert "is a zip file that holds no array" in refusal(tmp_path / "none.npz")
 
 
 def test_a_format_that_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def test_rates_of_a_sequence(steps: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "bottleneck        moves 2 times of 3, over 3 ports" in out
     assert "lower bound       5.576 us at 100 Gb/s, one after the other" in out
     assert "local             16384 B" in out
+    _, out, _ = run(capsys, "rates", str(steps), "--unit", "wire-bytes", "--steps", "1")
+    assert "bottleneck        moves 0 times of 1, over 1 port (" in out
 
 
 def test_rates_of_one_of_them(steps: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -129,6 +131,7 @@ def test_combines_follow_their_dispatches(steps: Path) -> None:
     assert prepared.bottleneck_names == ["receiver h2", "sender h2", "sender h3", "receiver h3"]
     assert prepared.bottleneck_text == "receiver h2 in 1 of 4 phases"
     assert scenario(steps, steps="0").bottleneck_text == "receiver h2, sender h3"
+    assert scenario(steps, steps="1").bottleneck_text == "receiver h1"
     for there, back in ((0, 1), (2, 3)):
         assert np.array_equal(prepared.demands[there].wire_bytes.T, prepared.demands[back].wire_bytes)
 
