@@ -108,9 +108,10 @@ demo: setup ## compare round robin, with and without control, and rate-based pac
 torch: packages ## install what docs/exec.md runs: PyTorch (1 GB to download) and iperf3
 	@scripts/install-packages.sh python3-torch python3-numpy iperf3
 
-# A file of tests stays in one process; each has a processor of its own (tests/conftest.py). WORKERS=0 is none but pytest's.
+# A file of tests stays in one process; each has a processor of its own (tests/conftest.py). WORKERS=0 is none but pytest's. Files in
+# their order, the long ones of tests/emulation first: by the number of their tests they would come last, and one process wait.
 WORKERS := 2
-IN_PROCESSES = -n $(WORKERS) --dist loadfile
+IN_PROCESSES = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: setup build/dev.stamp browser ## run all tests
 	@scripts/install-packages.sh $(TRAFFIC_PACKAGES)

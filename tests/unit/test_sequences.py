@@ -23,6 +23,7 @@ from testbed.figures.options import demand_of_file
 from testbed.grid.cells import cells_of
 from testbed.runner import identity
 from testbed.scenario import Scenario, prepare
+from testbed.stage.virtual import kernel
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -197,8 +198,9 @@ def test_steps_that_name_nothing_are_refused_with_the_experiment(key: str) -> No
         from_mapping({"demand": [{"file": "x", key: "5:5"}]})
 
 
-def test_a_grid_takes_what_was_read_of_a_trace(steps: Path) -> None:
+def test_a_grid_takes_what_was_read_of_a_trace(steps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells carry their demands with them: a matrix as it is, a trace as wire bytes."""
+    monkeypatch.setattr(kernel, "find", lambda: kernel.Kernel(Path("linux"), "6.12", "key"))  # which addresses name
     prepared = scenario(steps, steps="0")
     (cell,) = cells_of(from_mapping({**_keys(steps, steps="0"), "schedule": ["rr"]}), tables=(), label="x")
     assert [matrix.unit for matrix in cell.matrices] == ["wire-bytes"] * 2
