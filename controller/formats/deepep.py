@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import InputError
-from controller.formats.files import order_note, rank_of_name
+from controller.formats.files import order_notes, rank_of_name
 from controller.formats.named_arrays import array_of, named_sets
 from controller.formats.placement import Placement, place_experts
 from controller.formats.tokens import copies_note, received
@@ -97,9 +97,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
     if len(lengths) > 1:
         raise InputError(f"{path}: layouts are of {min(lengths)} to {max(lengths)} ranks: give those of one run")
     ranks = lengths.pop() if lengths else 0
-    if 0 < len(ordered) < len(files):
-        raise InputError(f"{min(ordered)} does not say its rank, but others do: give each file its rank in its name")
-    notes = [order_note(path, files)] if ordered else []
+    notes = order_notes(path, files, ordered)
     if reading.ranks and ranks and reading.ranks != ranks:
         raise InputError(f"{path}: layouts have {counted(ranks, 'rank')}, but --ranks is {reading.ranks}: leave it out")
     incomplete = False

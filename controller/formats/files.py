@@ -5,14 +5,14 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from controller.errors import InputError
 
-__all__ = ["check_size", "files_of", "open_file", "order_note", "rank_of_name", "read_content", "read_head"]
+__all__ = ["check_size", "files_of", "open_file", "order_notes", "rank_of_name", "read_content", "read_head"]
 
 _OF_RANKS: Final = ("router_trace_rank*.jsonl", "expert_distribution_recorder_*.pt", "*rank*", "*")
 """Names of traces of ranks in a folder; the first that matches says which files are meant."""
@@ -60,12 +60,19 @@ def rank_of_name(path: Path) -> int | None:
     return None
 
 
-def order_note(path: Path, files: Sequence[Path]) -> str:
-    """Says which rank each file was taken for, where nothing in it or in its name says so."""
-    return (
+def order_notes(path: Path, files: Sequence[Path], ordered: Collection[Path]) -> list[str]:
+    """Says which rank each file was taken for, where those ``ordered`` do not say so, nor their names.
+
+    Raises InputError where others do.
+    """
+    if not ordered:
+        return []
+    if len(ordered) < len(files):
+        raise InputError(f"{min(ordered)} does not say its rank, but others do: give each file its rank in its name")
+    return [
         f"{path}: neither records nor names say whose they are: ranks are in the order of the names, from 0 for {files[0].name} "
         f"to {len(files) - 1} for {files[-1].name}"
-    )
+    ]
 
 
 @contextmanager

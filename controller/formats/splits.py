@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.errors import InputError
-from controller.formats.files import open_file, order_note, rank_of_name
+from controller.formats.files import open_file, order_notes, rank_of_name
 from controller.formats.json_values import parse_json, whole_array
 from controller.formats.named_arrays import array_of, named_sets
 from controller.formats.trace import (
@@ -96,11 +96,7 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             own[rank] = _compact(row)
             if expected is not None and len(expected):
                 due.setdefault(call, {})[rank] = _compact(expected)
-    if 0 < len(ordered) < len(files):
-        raise InputError(f"{min(ordered)} does not say its rank, but others do: give each file its rank in its name")
-    notes = [f"{path}: split sizes are rows of dimension 0, taken as tokens"]
-    if ordered:
-        notes.append(order_note(path, files))
+    notes = [f"{path}: split sizes are rows of dimension 0, taken as tokens", *order_notes(path, files, ordered)]
     for of_ranks in evens.values():
         _check_evens(path, of_ranks)
     even = sum(calls.count(True) for of_ranks in evens.values() for calls in of_ranks.values())

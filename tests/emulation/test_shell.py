@@ -14,19 +14,24 @@ import pytest
 from tests.emulation.conftest import write_matrix
 
 
-@pytest.mark.parametrize(("shape", "links"), [("hosts_per_leaf = 4", 4), ('topology = "fat-tree"', 6)])
-def test_ping(tmp_path: Path, shape: str, links: int) -> None:
-    """h1 reaches h2 at its switch and h7 across the spines, or cores, in the time that links and dilation give."""
-    write_matrix(tmp_path / "demand.csv", np.ones((8, 8), dtype=int))
-    (tmp_path / "net.toml").write_text(f'{shape}\n[[demand]]\nfile = "demand.csv"\n')
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("incastfree")), "shell", str(tmp_path / "net.toml")],
-        input="h1 ping -c 2 h2\nh1 ping -c 2 h7\nexit\n",
+def shell(file: Path, words: str) -> subprocess.CompletedProcess[str]:
+    """What the command line makes of these words."""
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("incastfree")), "shell", str(file)],
+        input=words,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+
+
+@pytest.mark.parametrize(("shape", "links"), [("hosts_per_leaf = 4", 4), ('topology = "fat-tree"', 6)])
+def test_ping(tmp_path: Path, shape: str, links: int) -> None:
+    """h1 reaches h2 at its switch and h7 across the spines, or cores, in the time that links and dilation give."""
+    write_matrix(tmp_path / "demand.csv", np.ones((8, 8), dtype=int))
+    (tmp_path / "net.toml").write_text(f'{shape}\n[[demand]]\nfile = "demand.csv"\n')
+    done = shell(tmp_path / "net.toml", "h1 ping -c 2 h2\nh1 ping -c 2 h7\nexit\n")
     assert done.returncode == 0, done.stdout + done.stderr
     received = re.findall(r"(\d) received, 0% packet loss", done.stdout)
     assert received == ["2", "2"], done.stdout
@@ -44,14 +49,7 @@ def test_what_the_shell_does_not_run(tmp_path: Path) -> None:
         'hosts = 8\n[[background]]\nsource = "h2"\ndestination = "h5"\nbytes = 1000000\nrate_gbps = 240\n'
         '[[link_failure]]\nlink = "leaf1-spine2"\ndown_ns = 100\nup_ns = 200\n'
     )
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("incastfree")), "shell", str(tmp_path / "net.toml")],
-        input="exit\n",
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = shell(tmp_path / "net.toml", "exit\n")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "note: background and link_failure of" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
