@@ -93,9 +93,9 @@ def read(path: Path, files: Sequence[Path], reading: Reading) -> Trace:
             own = sent.setdefault(call, {})
             if rank in own:
                 raise InputError(f"{where}: rank {rank} is there twice: give each rank's calls once")
-            own[rank] = _compact(row)
+            own[rank] = row
             if expected is not None and len(expected):
-                due.setdefault(call, {})[rank] = _compact(expected)
+                due.setdefault(call, {})[rank] = expected
     notes = [f"{path}: split sizes are rows of dimension 0, taken as tokens", *order_notes(path, files, ordered)]
     for of_ranks in evens.values():
         _check_evens(path, of_ranks)
@@ -159,31 +159,29 @@ def _check_evens(path: Path, of_ranks: dict[int, bytearray]) -> None:
                 )
 
 
-def _compact(row: NDArray[np.int64]) -> NDArray[Any]:
-    """In as few bytes as its largest number takes: traces of decoding have hundreds of thousands of rows."""
-    return row.astype(np.min_scalar_type(int(row.max())))
-
-
 def _check(path: Path, call: _Call, sent: dict[int, NDArray[Any]], due: dict[int, NDArray[Any]]) -> None:
     """in_i[j] = out_j[i], where both are known."""
+    senders = list(sent)
+    rows = np.stack(list(sent.values()))
+    absent = np.ones(rows.shape[1], dtype=bool)
+    absent[senders] = False
     for receiver, expected in due.items():
-        if len(expected) != len(next(iter(sent.values()))):
+        if len(expected) != rows.shape[1]:
             raise InputError(
                 f"{path}: rank {receiver} has {len(expected)} output splits, but others send to another number of ranks"
             )
-        silent = next((sender for sender in np.flatnonzero(expected).tolist() if sender not in sent), None)
-        if silent is not None:
+        silent = np.flatnonzero(absent & (expected > 0))
+        if len(silent):
             raise InputError(
-                f"{path}: {Place(call[0], call[1])}: rank {receiver} expects {expected[silent]} from rank {silent}, which has no call: "
-                "give the files of all ranks"
+                f"{path}: {Place(call[0], call[1])}: rank {receiver} expects {expected[silent[0]]} from rank {silent[0]}, which has no "
+                "call: give the files of all ranks"
             )
-        for sender, row in sent.items():
-            if row[receiver] != expected[sender]:
-                place = str(Place(call[0], call[1]))
-                raise InputError(
-                    f"{path}: {place}: rank {sender} sends {row[receiver]} to rank {receiver}, which expects {expected[sender]}: "
-                    "the files are not of the same call"
-                )
+        for turn in np.flatnonzero(rows[:, receiver] != expected[senders])[:1].tolist():
+            sender = senders[turn]
+            raise InputError(
+                f"{path}: {Place(call[0], call[1])}: rank {sender} sends {rows[turn, receiver]} to rank {receiver}, which expects "
+                f"{expected[sender]}: the files are not of the same call"
+            )
 
 
 def _records(file: Path) -> Iterator[tuple[str, dict[str, Any], int | None]]:
@@ -237,7 +235,8 @@ def _integer(where: str, given: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _splits(where: str, given: dict[str, Any], names: Sequence[str]) -> NDArray[np.int64]:
+def _splits(where: str, given: dict[str, Any], names: Sequence[str]) -> NDArray[Any]:
+    """One list, in as few bytes as hold its numbers: traces of decoding have hundreds of thousands. Raises InputError."""
     name = next(name for name in names if name in given)
     value, at = given[name], f"{where}: {name}"
     if isinstance(value, str):
@@ -249,13 +248,18 @@ def _splits(where: str, given: dict[str, Any], names: Sequence[str]) -> NDArray[
     row = whole_array(at, value, 1) if isinstance(value, list) else array_of(at, value, 1).astype(np.int64)
     if len(row) > MAX_RANKS and name != SENT[-1]:
         raise InputError(f"{at} has {len(row)} numbers: at most {MAX_RANKS} ranks are supported")
-    if len(row) and int(row.max()) * len(row) >= 2**63:
+    if not len(row):
+        return row
+    largest = max(value) if isinstance(value, list) else int(row.max())
+    if largest * len(row) >= 2**63:
         raise InputError(f"{at} adds up to 2^63 and more: give smaller ones")
-    return row
+    return row.astype(np.min_scalar_type(largest))
 
 
-def _of_experts(where: str, loads: NDArray[np.int64], reading: Reading, files: int) -> NDArray[np.int64]:
+def _of_experts(where: str, loads: NDArray[Any], reading: Reading, files: int) -> NDArray[np.int64]:
     """Megatron: num_local_tokens_per_expert, reshaped to ranks x experts of each, and summed."""
     from controller.formats.placement import place_experts
 
-    return place_experts(where, reading, experts=len(loads), ranks=files if files > 1 else 0).columns(where, 0, loads)
+    return place_experts(where, reading, experts=len(loads), ranks=files if files > 1 else 0).columns(
+        where, 0, loads.astype(np.int64)
+    )
