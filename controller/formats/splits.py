@@ -256,10 +256,10 @@ def _splits(where: str, given: dict[str, Any], names: Sequence[str]) -> NDArray[
     return row.astype(np.min_scalar_type(largest))
 
 
-def _of_experts(where: str, loads: NDArray[Any], reading: Reading, files: int) -> NDArray[np.int64]:
+def _of_experts(where: str, loads: NDArray[Any], reading: Reading, files: int) -> NDArray[Any]:
     """Megatron: num_local_tokens_per_expert, reshaped to ranks x experts of each, and summed."""
     from controller.formats.placement import place_experts
 
-    return place_experts(where, reading, experts=len(loads), ranks=files if files > 1 else 0).columns(
-        where, 0, loads.astype(np.int64)
-    )
+    placed = place_experts(where, reading, experts=len(loads), ranks=files if files > 1 else 0)
+    row = placed.columns(where, 0, loads.astype(np.int64))
+    return row.astype(np.min_scalar_type(int(row.max(initial=0))))
